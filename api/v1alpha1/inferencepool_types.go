@@ -1,0 +1,474 @@
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// InferencePool is a fleet of GPU workers that run one function in batches, the batchers in front of
+// them, and the rules by which the fleet is scaled and load is shed. Clients call the Service that has
+// the pool's name, port 80, as an ordinary synchronous HTTP API.
+//
+// +genclient
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:subresource:scale:specpath=.spec.workers.replicas,statuspath=.status.workers.replicas,selectorpath=.status.selector
+// +kubebuilder:resource:path=inferencepools,singular=inferencepool,shortName=slp,categories=sluice
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Zone",type=string,JSONPath=`.status.zone.name`,description="Green, Yellow (shedding in proportion) or Red (the lowest tier is shed)"
+// +kubebuilder:printcolumn:name="Queue",type=integer,JSONPath=`.status.queue.depth`,description="Requests waiting, all batchers together"
+// +kubebuilder:printcolumn:name="Workers",type=string,JSONPath=`.status.workers.summary`,description="GPU workers ready/desired"
+// +kubebuilder:printcolumn:name="Util",type=string,JSONPath=`.status.utilization`,description="Offered load over capacity"
+// +kubebuilder:printcolumn:name="Why",type=string,priority=1,JSONPath=`.status.conditions[?(@.type=="Scaling")].message`,description="The last scaling decision and its reason"
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:validation:XValidation:rule="self.metadata.name.size() <= 40",message="metadata.name must have at most 40 characters: the names of the pool's Services and Deployments are made from it"
+// +kubebuilder:validation:XValidation:rule="self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",message="metadata.name must be a DNS-1035 label (a-z, 0-9 and -, beginning with a letter): it becomes the name of a Service"
+type InferencePool struct {
+	metav1.TypeMeta `json:",inline"`
+	// metadata is the standard object's metadata.
+	// +optional
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// spec is what the pool should be.
+	// +required
+	Spec InferencePoolSpec `json:"spec"`
+	// status is what the operator last observed and decided.
+	// +optional
+	Status InferencePoolStatus `json:"status,omitempty"`
+}
+
+// InferencePoolList is a list of InferencePools.
+//
+// +kubebuilder:object:root=true
+type InferencePoolList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []InferencePool `json:"items"`
+}
+
+// InferencePoolSpec is what a pool should be.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.gateway.defaultTier) || self.tiers.exists(t, t.name == self.gateway.defaultTier)",message="gateway.defaultTier must be the name of one of spec.tiers"
+type InferencePoolSpec struct {
+	// model is the name that clients put into the "model" field of a request. A request for any other
+	// name is answered 404.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=128
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9][A-Za-z0-9._:/-]*$`
+	Model string `json:"model"`
+
+	// tiers are the classes of service, highest first. A higher tier is served before a lower one; a
+	// tier with reservedPercent keeps that share of every worker even when the higher tiers could use it.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=8
+	// +kubebuilder:default={{name: "enterprise", shedding: "Never"}, {name: "paid", shedding: "Throttle"}, {name: "free", shedding: "First", reservedPercent: 2}}
+	// +kubebuilder:validation:XValidation:rule="self.map(t, t.reservedPercent).sum() <= 50",message="the reservedPercent of all tiers together must be at most 50: the rest is what strict priority works with"
+	Tiers []Tier `json:"tiers,omitempty"`
+
+	// batching says how requests are gathered into batches for a worker.
+	// +optional
+	// +kubebuilder:default={}
+	Batching BatchingSpec `json:"batching,omitempty"`
+
+	// scaling says when workers are added and removed.
+	// +optional
+	// +kubebuilder:default={}
+	Scaling ScalingSpec `json:"scaling,omitempty"`
+
+	// zones says from which queue on load is shed.
+	// +optional
+	// +kubebuilder:default={}
+	Zones ZonesSpec `json:"zones,omitempty"`
+
+	// workers are the GPU workers: one Deployment, one batch at a time each.
+	// +optional
+	// +kubebuilder:default={}
+	Workers WorkersSpec `json:"workers,omitempty"`
+
+	// batchers hold the waiting requests, form the batches and, in the default layout, run the gateway.
+	// +optional
+	// +kubebuilder:default={}
+	Batchers BatchersSpec `json:"batchers,omitempty"`
+
+	// gateway says who may call the pool and how large a request may be.
+	// +optional
+	// +kubebuilder:default={}
+	Gateway GatewaySpec `json:"gateway,omitempty"`
+}
+
+// SheddingPolicy says what happens to a tier when the fleet is too small for the load.
+// +kubebuilder:validation:Enum=Never;Throttle;First
+type SheddingPolicy string
+
+const (
+	// SheddingNever admits the tier in every zone. Only feasibility and the bounds of the queue refuse it.
+	SheddingNever SheddingPolicy = "Never"
+	// SheddingThrottle admits what the higher tiers leave of the capacity, in Yellow and in Red.
+	SheddingThrottle SheddingPolicy = "Throttle"
+	// SheddingFirst admits what is left in Yellow and nothing in Red.
+	SheddingFirst SheddingPolicy = "First"
+)
+
+// RequestClass says whether somebody waits for the answers of a tier.
+// +kubebuilder:validation:Enum=Interactive;Background
+type RequestClass string
+
+const (
+	// ClassInteractive is served as soon as its tier allows.
+	ClassInteractive RequestClass = "Interactive"
+	// ClassBackground has no latency need: it fills what the interactive tiers leave free and pauses
+	// in Yellow and Red.
+	ClassBackground RequestClass = "Background"
+)
+
+// Tier is one class of service.
+//
+// +kubebuilder:validation:XValidation:rule="duration(self.latencyTarget) <= duration(self.timeout)",message="latencyTarget must be at most timeout"
+// +kubebuilder:validation:XValidation:rule="duration(self.timeout) >= duration('100ms') && duration(self.timeout) <= duration('10m')",message="timeout must be between 100ms and 10m"
+// +kubebuilder:validation:XValidation:rule="duration(self.latencyTarget) >= duration('20ms')",message="latencyTarget must be at least 20ms"
+type Tier struct {
+	// name is the tier's name, as InferenceTenants refer to it and as answers and metrics carry it.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:Pattern=`^[a-z]([-a-z0-9]*[a-z0-9])?$`
+	Name string `json:"name"`
+
+	// latencyTarget is the latency that a request of this tier may be predicted to have: one that would
+	// wait longer is refused with 429 at once instead of being answered slowly. At least 20ms.
+	// +optional
+	// +kubebuilder:default="500ms"
+	// +kubebuilder:validation:MaxLength=16
+	// +kubebuilder:validation:Pattern=`^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$`
+	// +kubebuilder:validation:Type=string
+	LatencyTarget metav1.Duration `json:"latencyTarget,omitempty"`
+
+	// timeout is the longest time a request of this tier may take, whatever its client would accept; a
+	// client may ask for less. Between 100ms and 10m.
+	// +optional
+	// +kubebuilder:default="2s"
+	// +kubebuilder:validation:MaxLength=16
+	// +kubebuilder:validation:Pattern=`^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$`
+	// +kubebuilder:validation:Type=string
+	Timeout metav1.Duration `json:"timeout,omitempty"`
+
+	// shedding says what happens to the tier in Yellow and Red: Never (always admitted), Throttle
+	// (what the higher tiers leave), First (what is left in Yellow, nothing in Red).
+	// +optional
+	// +kubebuilder:default=Throttle
+	Shedding SheddingPolicy `json:"shedding,omitempty"`
+
+	// reservedPercent is the share of all slots that the tier gets even when higher tiers could fill
+	// every batch, in percent (0-50; all tiers together at most 50).
+	// +optional
+	// +kubebuilder:default=0
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=50
+	ReservedPercent int32 `json:"reservedPercent"`
+
+	// class is Interactive (somebody waits) or Background (no latency need: pauses in Yellow and Red).
+	// +optional
+	// +kubebuilder:default=Interactive
+	Class RequestClass `json:"class,omitempty"`
+}
+
+// BatchingSpec says how requests are gathered into batches.
+//
+// +kubebuilder:validation:XValidation:rule="duration(self.inferenceTimeout) > duration(self.inferenceTime)",message="inferenceTimeout must be longer than inferenceTime"
+// +kubebuilder:validation:XValidation:rule="duration(self.maxWait) <= duration('10s')",message="maxWait must be at most 10s"
+type BatchingSpec struct {
+	// maxSize is the largest number of requests in a batch (1-1000), the B of every formula.
+	// +optional
+	// +kubebuilder:default=100
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1000
+	MaxSize int32 `json:"maxSize,omitempty"`
+
+	// maxWait is the longest time a request waits for company while a worker is idle. The batcher waits
+	// less whenever waiting cannot pay. At most 10s.
+	// +optional
+	// +kubebuilder:default="40ms"
+	// +kubebuilder:validation:MaxLength=16
+	// +kubebuilder:validation:Pattern=`^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$`
+	// +kubebuilder:validation:Type=string
+	MaxWait metav1.Duration `json:"maxWait,omitempty"`
+
+	// inferenceTime is the time a batch is expected to take, until 20 batches were measured.
+	// +optional
+	// +kubebuilder:default="100ms"
+	// +kubebuilder:validation:MaxLength=16
+	// +kubebuilder:validation:Pattern=`^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$`
+	// +kubebuilder:validation:Type=string
+	InferenceTime metav1.Duration `json:"inferenceTime,omitempty"`
+
+	// inferenceTimeout is the longest time a batch may take before its worker counts as hung. Once the
+	// service time is measured, min(inferenceTimeout, 3 x p99) holds.
+	// +optional
+	// +kubebuilder:default="500ms"
+	// +kubebuilder:validation:MaxLength=16
+	// +kubebuilder:validation:Pattern=`^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$`
+	// +kubebuilder:validation:Type=string
+	InferenceTimeout metav1.Duration `json:"inferenceTimeout,omitempty"`
+
+	// maxRetries is how often a request whose worker crashed or hung is tried again (0 or 1). More would
+	// turn a failure into an overload.
+	// +optional
+	// +kubebuilder:default=1
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=1
+	MaxRetries *int32 `json:"maxRetries,omitempty"`
+}
+
+// ScalingMode says who decides the number of workers.
+// +kubebuilder:validation:Enum=Auto;Observe;External
+type ScalingMode string
+
+const (
+	// ScalingAuto lets the operator decide and act.
+	ScalingAuto ScalingMode = "Auto"
+	// ScalingObserve lets the operator decide and report; the number of workers stays as it is.
+	ScalingObserve ScalingMode = "Observe"
+	// ScalingExternal takes spec.workers.replicas, which an HPA, KEDA or `kubectl scale` writes.
+	ScalingExternal ScalingMode = "External"
+)
+
+// ScalingDirection is a direction in which scaling can be paused.
+// +kubebuilder:validation:Enum=Up;Down
+type ScalingDirection string
+
+const (
+	// ScalingUp is adding workers.
+	ScalingUp ScalingDirection = "Up"
+	// ScalingDown is removing workers.
+	ScalingDown ScalingDirection = "Down"
+)
+
+// ScalingSpec says when workers are added and removed.
+//
+// +kubebuilder:validation:XValidation:rule="self.down.belowPercent < self.up.abovePercent",message="down.belowPercent must be below up.abovePercent"
+// +kubebuilder:validation:XValidation:rule="self.targetPercent <= self.up.abovePercent && self.targetPercent > self.down.belowPercent",message="targetPercent must lie above down.belowPercent and at or below up.abovePercent"
+type ScalingSpec struct {
+	// mode is Auto (the operator decides and acts), Observe (it decides and reports, nothing changes) or
+	// External (spec.workers.replicas is obeyed: point an HPA or KEDA at the pool, never at the Deployment).
+	// +optional
+	// +kubebuilder:default=Auto
+	Mode ScalingMode `json:"mode,omitempty"`
+
+	// targetPercent is the utilization (offered load over capacity) that the fleet is sized for.
+	// +optional
+	// +kubebuilder:default=75
+	// +kubebuilder:validation:Minimum=10
+	// +kubebuilder:validation:Maximum=95
+	TargetPercent int32 `json:"targetPercent,omitempty"`
+
+	// up says when workers are added.
+	// +optional
+	// +kubebuilder:default={}
+	Up ScaleUpSpec `json:"up,omitempty"`
+
+	// down says when a worker is removed: one at a time, then the window starts again.
+	// +optional
+	// +kubebuilder:default={}
+	Down ScaleDownSpec `json:"down,omitempty"`
+
+	// paused lists the directions in which the operator must not scale, for a maintenance or an incident.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=2
+	Paused []ScalingDirection `json:"paused,omitempty"`
+}
+
+// ScaleUpSpec says when workers are added.
+//
+// +kubebuilder:validation:XValidation:rule="duration(self.window) <= duration('1h')",message="window must be at most 1h"
+type ScaleUpSpec struct {
+	// abovePercent is the utilization above which workers are added once it has lasted for window. A
+	// backlog over zones.yellow adds workers at once.
+	// +optional
+	// +kubebuilder:default=80
+	// +kubebuilder:validation:Minimum=10
+	// +kubebuilder:validation:Maximum=100
+	AbovePercent int32 `json:"abovePercent,omitempty"`
+
+	// window is how long utilization must stay above abovePercent. At most 1h.
+	// +optional
+	// +kubebuilder:default="2m"
+	// +kubebuilder:validation:MaxLength=16
+	// +kubebuilder:validation:Pattern=`^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$`
+	// +kubebuilder:validation:Type=string
+	Window metav1.Duration `json:"window,omitempty"`
+}
+
+// ScaleDownSpec says when a worker is removed.
+//
+// +kubebuilder:validation:XValidation:rule="duration(self.window) <= duration('24h') && duration(self.window) >= duration('1s')",message="window must be between 1s and 24h"
+type ScaleDownSpec struct {
+	// belowPercent is the utilization below which one worker is removed once it has lasted for window.
+	// +optional
+	// +kubebuilder:default=50
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=90
+	BelowPercent int32 `json:"belowPercent"`
+
+	// window is how long utilization must stay below belowPercent. Between 1s and 24h.
+	// +optional
+	// +kubebuilder:default="10m"
+	// +kubebuilder:validation:MaxLength=16
+	// +kubebuilder:validation:Pattern=`^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$`
+	// +kubebuilder:validation:Type=string
+	Window metav1.Duration `json:"window,omitempty"`
+}
+
+// StaleSignalPolicy says what a gateway does when the operator has not scraped it for 10 s.
+// +kubebuilder:validation:Enum=KeepStricter;OwnView
+type StaleSignalPolicy string
+
+const (
+	// StaleKeepStricter applies the stricter of the last published limits and the gateway's own view.
+	StaleKeepStricter StaleSignalPolicy = "KeepStricter"
+	// StaleOwnView applies the gateway's own view only.
+	StaleOwnView StaleSignalPolicy = "OwnView"
+)
+
+// ZonesSpec says from which queue on load is shed.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.yellow.depth) == has(self.red.depth)",message="yellow and red must be of one kind: both backlog or both depth"
+// +kubebuilder:validation:XValidation:rule="!has(self.yellow.depth) || !has(self.red.depth) || self.yellow.depth < self.red.depth",message="yellow.depth must be less than red.depth"
+// +kubebuilder:validation:XValidation:rule="!has(self.yellow.backlog) || !has(self.red.backlog) || duration(self.yellow.backlog) < duration(self.red.backlog)",message="yellow.backlog must be less than red.backlog"
+type ZonesSpec struct {
+	// yellow is where shedding in proportion begins.
+	// +optional
+	// +kubebuilder:default={backlog: "300ms"}
+	Yellow ZoneThreshold `json:"yellow,omitempty"`
+
+	// red is where tiers with shedding First are refused entirely.
+	// +optional
+	// +kubebuilder:default={backlog: "750ms"}
+	Red ZoneThreshold `json:"red,omitempty"`
+
+	// whenStale says what a gateway does when the operator has not been heard for 10 s: KeepStricter (the
+	// stricter of the last published limits and its own view) or OwnView (its own view only).
+	// +optional
+	// +kubebuilder:default=KeepStricter
+	WhenStale StaleSignalPolicy `json:"whenStale,omitempty"`
+}
+
+// ZoneThreshold is a queue, as a time or as a number of requests; exactly one of the two.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.backlog) != has(self.depth)",message="set exactly one of backlog and depth"
+// +kubebuilder:validation:XValidation:rule="!has(self.backlog) || duration(self.backlog) >= duration('10ms')",message="backlog must be at least 10ms"
+type ZoneThreshold struct {
+	// backlog is the time the fleet needs to serve what is waiting (depth over capacity). It follows the
+	// capacity, so it holds from one worker to a hundred. At least 10ms.
+	// +optional
+	// +kubebuilder:validation:MaxLength=16
+	// +kubebuilder:validation:Pattern=`^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$`
+	// +kubebuilder:validation:Type=string
+	Backlog *metav1.Duration `json:"backlog,omitempty"`
+
+	// depth is a number of waiting requests, all batchers together.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1000000
+	Depth *int32 `json:"depth,omitempty"`
+}
+
+// AuthMode says how a request's tenant is found.
+// +kubebuilder:validation:Enum=Keys;TrustedHeaders;None
+type AuthMode string
+
+const (
+	// AuthKeys finds the tenant by the key in Authorization: Bearer or X-API-Key.
+	AuthKeys AuthMode = "Keys"
+	// AuthTrustedHeaders believes an upstream proxy's headers.
+	AuthTrustedHeaders AuthMode = "TrustedHeaders"
+	// AuthNone serves everybody in defaultTier.
+	AuthNone AuthMode = "None"
+)
+
+// ParametersPolicy says what happens to a parameter that the backend does not take.
+// +kubebuilder:validation:Enum=Warn;Reject
+type ParametersPolicy string
+
+const (
+	// ParametersWarn answers with a Warning header.
+	ParametersWarn ParametersPolicy = "Warn"
+	// ParametersReject answers 400.
+	ParametersReject ParametersPolicy = "Reject"
+)
+
+// GatewaySpec says who may call the pool and how large a request may be.
+//
+// +kubebuilder:validation:XValidation:rule="self.auth != 'TrustedHeaders' || has(self.trustedHeaders)",message="trustedHeaders is required when auth is TrustedHeaders: name the addresses that may set them"
+// +kubebuilder:validation:XValidation:rule="self.auth == 'TrustedHeaders' || !has(self.trustedHeaders)",message="trustedHeaders may only be set when auth is TrustedHeaders"
+// +kubebuilder:validation:XValidation:rule="self.maxInputBytes <= self.maxBodyBytes",message="maxInputBytes must be at most maxBodyBytes"
+// +kubebuilder:validation:XValidation:rule="!has(self.defaultTier) || self.auth == 'None'",message="defaultTier may only be set when auth is None: otherwise the tenant says the tier"
+type GatewaySpec struct {
+	// auth is Keys (an InferenceTenant's key), TrustedHeaders (an upstream proxy names tenant and tier) or
+	// None (everybody may call; every request is of defaultTier).
+	// +optional
+	// +kubebuilder:default=Keys
+	Auth AuthMode `json:"auth,omitempty"`
+
+	// defaultTier is the tier of every request when auth is None. Unset, it is the lowest tier.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=32
+	DefaultTier string `json:"defaultTier,omitempty"`
+
+	// trustedHeaders names who may state a request's tenant and tier, and how.
+	// +optional
+	TrustedHeaders *TrustedHeadersSpec `json:"trustedHeaders,omitempty"`
+
+	// maxInputBytes is the longest input string, in bytes. A longer one is answered 413.
+	// +optional
+	// +kubebuilder:default=65536
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=16777216
+	MaxInputBytes int32 `json:"maxInputBytes,omitempty"`
+
+	// maxBodyBytes is the longest request body, in bytes. A longer one is answered 413.
+	// +optional
+	// +kubebuilder:default=1048576
+	// +kubebuilder:validation:Minimum=1024
+	// +kubebuilder:validation:Maximum=67108864
+	MaxBodyBytes int32 `json:"maxBodyBytes,omitempty"`
+
+	// unsupportedParameters says what happens to a parameter that the backend does not take: Warn (the
+	// answer carries a Warning header) or Reject (400).
+	// +optional
+	// +kubebuilder:default=Warn
+	UnsupportedParameters ParametersPolicy `json:"unsupportedParameters,omitempty"`
+}
+
+// TrustedHeadersSpec names who may state a request's tenant and tier, and how.
+type TrustedHeadersSpec struct {
+	// fromCIDRs are the addresses whose headers are believed. A request from any other address is
+	// answered 401, whatever its headers say.
+	// +required
+	// +listType=set
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=16
+	// +kubebuilder:validation:items:MaxLength=43
+	// +kubebuilder:validation:items:Pattern=`^[0-9a-fA-F:.]+/[0-9]{1,3}$`
+	FromCIDRs []string `json:"fromCIDRs"`
+
+	// tenantHeader is the header that carries the tenant.
+	// +optional
+	// +kubebuilder:default="Sluice-Tenant"
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9-]+$`
+	TenantHeader string `json:"tenantHeader,omitempty"`
+
+	// tierHeader is the header that carries the tier.
+	// +optional
+	// +kubebuilder:default="Sluice-Tier"
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9-]+$`
+	TierHeader string `json:"tierHeader,omitempty"`
+}

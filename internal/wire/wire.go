@@ -1,0 +1,202 @@
+// Package wire is the internal HTTP API: a batcher's call to a GPU worker, and what gateways, batchers and
+// workers report to the operator. It is the only place that names these paths, headers and JSON fields.
+//
+// Only the pods of one pool speak it, over a port that NetworkPolicy closes to everybody else.
+package wire
+
+// Paths of the internal API.
+const (
+	// PathBatch runs one batch on a worker: POST BatchRequest -> BatchResponse or Problem.
+	PathBatch = "/internal/batch"
+	// PathWorkerState is a worker's own view of itself: GET -> WorkerState.
+	PathWorkerState = "/internal/state"
+	// PathStats is what the operator scrapes from gateways and batchers: GET -> Stats.
+	PathStats = "/internal/stats"
+	// PathHealthz answers 200 while the process lives.
+	PathHealthz = "/healthz"
+	// PathReadyz answers 200 while the process wants traffic.
+	PathReadyz = "/readyz"
+)
+
+// Ports. The public port serves clients; the internal one serves the operator (stats), the kubelet
+// (probes) and Prometheus.
+const (
+	PortPublic   = 8080 // batcher and gateway: the pool's Service maps 80 to it
+	PortInternal = 8081 // batcher and gateway: stats, probes, metrics
+	PortWorker   = 9000 // GPU worker: batches, state, probes, metrics
+)
+
+// Parameters are what a client may set for one request. Nil is "not set".
+type Parameters struct {
+	MaxTokens   *int     `json:"max_tokens,omitempty"`
+	Temperature *float64 `json:"temperature,omitempty"`
+}
+
+// IsZero says that nothing is set.
+func (p Parameters) IsZero() bool { return p.MaxTokens == nil && p.Temperature == nil }
+
+// Item is one request of a batch.
+type Item struct {
+	RequestID  string      `json:"request_id"`
+	Input      string      `json:"input"`
+	Parameters *Parameters `json:"parameters,omitempty"`
+}
+
+// BatchRequest asks a worker to run one batch. BatchID is unique for ever: a worker that has seen it
+// answers 409 with CodeDuplicate, so that no batch runs twice.
+type BatchRequest struct {
+	BatchID string `json:"batch_id"`
+	// Parameters hold for the whole batch when the backend takes them per batch.
+	Parameters *Parameters `json:"parameters,omitempty"`
+	Requests   []Item      `json:"requests"`
+}
+
+// Status of one result.
+const (
+	StatusOK    = "ok"
+	StatusError = "error"
+)
+
+// Usage counts the tokens of one request. Estimated says that the backend did not report them and they are
+// an estimate of 4 bytes a token.
+type Usage struct {
+	PromptTokens     int  `json:"prompt_tokens"`
+	CompletionTokens int  `json:"completion_tokens"`
+	Estimated        bool `json:"estimated,omitempty"`
+}
+
+// Result is the answer to the Item at the same index.
+type Result struct {
+	RequestID string `json:"request_id"`
+	Output    string `json:"output,omitempty"`
+	Status    string `json:"status"`
+	Error     string `json:"error,omitempty"` // with StatusError
+	Usage     *Usage `json:"usage,omitempty"`
+}
+
+// BatchResponse answers a BatchRequest. Results has the length and order of the requests.
+type BatchResponse struct {
+	BatchID string   `json:"batch_id"`
+	Results []Result `json:"results"`
+	// ServiceMs is the time that the backend took, in milliseconds, by the worker's monotonic clock.
+	ServiceMs float64 `json:"service_ms"`
+}
+
+// Codes of a Problem.
+const (
+	// CodeBusy: 409, another batch runs; RetryAfterMs says when the worker is likely to be free.
+	CodeBusy = "busy"
+	// CodeDuplicate: 409, the batch id was seen before; this call ran nothing.
+	CodeDuplicate = "duplicate"
+	// CodeDraining: 503, the worker is leaving; this call ran nothing.
+	CodeDraining = "draining"
+	// CodeNotReady: 503, the backend is not loaded yet or is being restarted; this call ran nothing.
+	CodeNotReady = "not_ready"
+	// CodeApplication: 500, the user's function raised; the worker is healthy.
+	CodeApplication = "application"
+	// CodeBackend: 502, the backend crashed, hung or broke the contract (wrong length, not strings).
+	CodeBackend = "backend"
+	// CodeInvalid: 400, the batch is malformed or too large.
+	CodeInvalid = "invalid"
+)
+
+// Problem is a worker's refusal or failure of a whole batch.
+type Problem struct {
+	Code         string  `json:"code"`
+	Message      string  `json:"message"`
+	RetryAfterMs float64 `json:"retry_after_ms,omitempty"`
+}
+
+// States of a worker as it reports itself.
+const (
+	WorkerLoading  = "loading"
+	WorkerIdle     = "idle"
+	WorkerBusy     = "busy"
+	WorkerDraining = "draining"
+	WorkerFailed   = "failed" // the backend is down and being restarted
+)
+
+// WorkerState is a worker's own view of itself.
+type WorkerState struct {
+	State      string  `json:"state"`
+	FreeInMs   float64 `json:"free_in_ms,omitempty"` // while busy
+	Batches    uint64  `json:"batches"`
+	Items      uint64  `json:"items"`
+	BusyMs     uint64  `json:"busy_ms"`
+	ParamsMode string  `json:"parameters_mode"` // item, batch or none
+	Message    string  `json:"message,omitempty"`
+}
+
+// Stats is what a gateway or batcher reports when scraped. Counters only grow within one StartID; the
+// reader takes differences over its own receive times and never reads a pod's clock.
+type Stats struct {
+	Version int    `json:"version"`
+	Pod     string `json:"pod,omitempty"`
+	PodUID  string `json:"pod_uid,omitempty"`
+	// StartID is random for each start of the process: a change says that the counters began again.
+	StartID string `json:"start_id"`
+
+	Tiers []TierStats `json:"tiers"` // in the pool's order, highest first
+
+	QueueDepth   int     `json:"queue_depth"`
+	QueueBytes   int64   `json:"queue_bytes"`
+	OldestWaitMs float64 `json:"oldest_wait_ms"`
+	Parked       int     `json:"parked"` // waiting or in a running batch
+
+	// ServiceSamples says how many batches at least 80 % full were measured; below 20 the service times are
+	// the configured prior.
+	ServiceSamples uint64  `json:"service_samples"`
+	ServiceP50Ms   float64 `json:"service_p50_ms"`
+	ServiceP99Ms   float64 `json:"service_p99_ms"`
+	GapMs          float64 `json:"gap_ms"` // between a worker finishing and its next batch
+
+	Batches uint64 `json:"batches"` // sent and answered
+	Items   uint64 `json:"items"`   // in those batches
+	BusyMs  uint64 `json:"busy_ms"` // time that workers ran this batcher's batches
+	Wasted  uint64 `json:"wasted"`  // items run whose client no longer waited
+
+	Workers []WorkerView `json:"workers"`
+
+	// Zone is the zone that this gateway applies now: the worse of the fleet's and its own.
+	Zone       string `json:"zone"`
+	ZoneReason string `json:"zone_reason,omitempty"`
+	// SignalGeneration is the generation of the last zone document read, 0 for none.
+	SignalGeneration int64 `json:"signal_generation"`
+	SignalStale      bool  `json:"signal_stale"`
+
+	UnknownTierTenants []string `json:"unknown_tier_tenants,omitempty"` // tenants refused because the pool lacks their tier
+}
+
+// TierStats are the counters of one tier. Offered counts first attempts that were wanted served: admitted
+// plus refused for capacity. Refusals for quota and clients' retries are not demand.
+type TierStats struct {
+	Name            string `json:"name"`
+	Offered         uint64 `json:"offered"`
+	Admitted        uint64 `json:"admitted"`
+	RefusedCapacity uint64 `json:"refused_capacity"` // zone, queue or feasibility: 429 and, for no live worker, 503
+	RefusedQuota    uint64 `json:"refused_quota"`
+	Served          uint64 `json:"served"`
+	Expired         uint64 `json:"expired"`
+	Cancelled       uint64 `json:"cancelled"`
+	Failed          uint64 `json:"failed"`
+	Queued          int    `json:"queued"`
+}
+
+// Views of a worker by a batcher.
+const (
+	ViewIdle      = "idle"
+	ViewMine      = "mine"  // runs a batch of this batcher
+	ViewOther     = "other" // runs a batch of another batcher
+	ViewUnhealthy = "unhealthy"
+	ViewDraining  = "draining"
+)
+
+// WorkerView is how one batcher sees one worker.
+type WorkerView struct {
+	Addr     string  `json:"addr"` // IP:port
+	Pod      string  `json:"pod,omitempty"`
+	State    string  `json:"state"`
+	IdleMs   float64 `json:"idle_ms"` // since its last batch, while idle
+	Failures uint64  `json:"failures"`
+	Message  string  `json:"message,omitempty"`
+}
