@@ -1,0 +1,122 @@
+package gateway
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"sluice.dev/sluice/internal/quota"
+)
+
+// Tenant is who may call: what an InferenceTenant says.
+type Tenant struct {
+	Name   string
+	Tier   string
+	Keys   []Key
+	Limits quota.Limits
+}
+
+// Key is the SHA-256 of a tenant's key. The key itself is nowhere.
+type Key struct {
+	SHA256   [sha256.Size]byte
+	NotAfter time.Time // zero: for ever
+}
+
+// Tenants is the directory of tenants. Lookups are one hash and one map read, whatever the number of tenants
+// and of wrong keys; a wrong key leaves no trace. Safe for concurrent use.
+type Tenants struct {
+	index atomic.Pointer[tenantIndex]
+}
+
+type tenantIndex struct {
+	byKey  map[[sha256.Size]byte]keyEntry
+	byName map[string]*Tenant
+}
+
+type keyEntry struct {
+	tenant   *Tenant
+	notAfter time.Time
+}
+
+// Set replaces the directory. Where two tenants have the same key it belongs to the earlier in the list.
+func (t *Tenants) Set(list []Tenant) {
+	ix := &tenantIndex{byKey: make(map[[sha256.Size]byte]keyEntry, len(list)), byName: make(map[string]*Tenant, len(list))}
+	for i := range list {
+		x := &list[i]
+		ix.byName[x.Name] = x
+		for _, k := range x.Keys {
+			if _, taken := ix.byKey[k.SHA256]; !taken {
+				ix.byKey[k.SHA256] = keyEntry{tenant: x, notAfter: k.NotAfter}
+			}
+		}
+	}
+	t.index.Store(ix)
+}
+
+func (t *Tenants) byKey(key string) (keyEntry, bool) {
+	ix := t.index.Load()
+	if ix == nil {
+		return keyEntry{}, false
+	}
+	e, ok := ix.byKey[sha256.Sum256([]byte(key))]
+	return e, ok
+}
+
+func (t *Tenants) byName(name string) *Tenant {
+	ix := t.index.Load()
+	if ix == nil {
+		return nil
+	}
+	return ix.byName[name]
+}
+
+// flowKey is the opaque name under which a tenant's requests are queued: behind the gateway nothing says who
+// asked. Every gateway of a pool computes the same.
+func flowKey(pool, tenant string) string {
+	sum := sha256.Sum256([]byte(pool + "\x00" + tenant))
+	return hex.EncodeToString(sum[:8])
+}
+
+// Bounds of the list of tenants whose tier the pool lacks: enough for a person to see the mistake, never a
+// way to fill the memory.
+const (
+	strayMax  = 32
+	strayLife = 5 * time.Minute
+)
+
+// strays remembers the tenants that were refused because the pool lacks their tier.
+type strays struct {
+	mu   sync.Mutex
+	seen map[string]time.Time
+}
+
+func (s *strays) add(now time.Time, tenant string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.seen == nil {
+		s.seen = map[string]time.Time{}
+	}
+	if _, known := s.seen[tenant]; !known && len(s.seen) >= strayMax {
+		return
+	}
+	s.seen[tenant] = now
+}
+
+// list returns the names seen within strayLife, sorted.
+func (s *strays) list(now time.Time) []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []string
+	for name, at := range s.seen {
+		if now.Sub(at) > strayLife {
+			delete(s.seen, name)
+			continue
+		}
+		out = append(out, name)
+	}
+	slices.Sort(out)
+	return out
+}
