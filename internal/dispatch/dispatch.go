@@ -1,0 +1,37 @@
+// Package dispatch connects the batching core to GPU workers over HTTP: it knows the set of workers, sends
+// batches, tells a worker that never ran a batch from one that failed in it, and asks unhealthy workers
+// how they are.
+package dispatch
+
+import (
+	"log/slog"
+	"net/http"
+
+	"sluice.dev/sluice/internal/batching"
+)
+
+// Endpoint is one worker as discovery names it.
+type Endpoint struct {
+	Addr string // host:port, or a URL (http://host:port)
+	Pod  string // name of its pod, empty outside Kubernetes
+}
+
+// Config is what an Engine is made of.
+type Config struct {
+	Batching batching.Config
+	// Transport carries the calls to workers; nil means NewTransport(). A Local serves workers in this
+	// process.
+	Transport http.RoundTripper
+	// Logger gets one line for a worker that changes between healthy and not; nil discards.
+	Logger *slog.Logger
+}
+
+// The Engine, which New(Config) returns, is the batching.Submitter of a pool:
+//
+//	Submit(ctx, batching.Request) (batching.Result, error)
+//	SetWorkers([]Endpoint)            the whole set, whenever it changes
+//	SetFleetLambda(perSecond float64) from the zone signal; 0 unknown
+//	SetBatchers(ready int)            used while the fleet's lambda is unknown
+//	Snapshot() batching.Snapshot
+//	Drain(ctx) error                  admits nothing more, waits for what is parked
+//	Close()                           answers everything parked with draining, stops
