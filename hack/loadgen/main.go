@@ -11,6 +11,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"net"
 	"net/url"
 	"os"
@@ -21,6 +22,7 @@ import (
 	"time"
 
 	"sluice.dev/sluice/hack/loadgen/load"
+	"sluice.dev/sluice/internal/worker/backends/simulated"
 )
 
 func main() {
@@ -44,11 +46,11 @@ func run(args []string) error {
 		speed   = fs.Float64("trace-speed", 1, "replay the trace this many times as fast")
 		limit   = fs.Duration("trace-limit", 0, "replay this much of the trace at most, after speeding it up; 0 for all")
 		maxIn   = fs.Int("max-input-bytes", 64<<10, "cut the inputs of a trace at this length")
-		jsonOut = fs.String("json", "", "write the report as JSON to this file; - for standard output, without the table")
+		jsonOut = fs.String("json", "", "write the report as JSON to this file; - for standard output, then the table and the lines go to standard error")
 		quiet   = fs.Bool("quiet", false, "no line every second")
-		expect  = fs.String("expect", "echo", "the right output for an input: echo (itself) or upper (ASCII upper case)")
+		expect  = fs.String("expect", "simulated", "the right output for an input: simulated (itself, cut to max_tokens), echo (itself) or upper (ASCII upper case)")
 	)
-	fs.StringVar(&plan.Path, "path", "", "path of the request (default /v1/inference, or /predict for instances)")
+	fs.StringVar(&plan.Path, "path", "", "path of the request (default /v1/inference, or /v1/models/MODEL:predict for instances)")
 	fs.StringVar(&plan.Model, "model", "local", "model that requests name")
 	fs.IntVar(&plan.InputBytes, "input-bytes", 64, "length of an input")
 	fs.DurationVar(&plan.GiveUp, "give-up", 0, "clients close the connection this long after they were due; 0 for never")
@@ -72,11 +74,18 @@ func run(args []string) error {
 	}
 	plan.API = load.API(*api)
 	switch *expect {
+	case "simulated":
+		plan.Expect = func(in string, maxTokens int) string {
+			if maxTokens == 0 {
+				return in
+			}
+			return simulated.Cut(in, maxTokens)
+		}
 	case "echo":
 	case "upper":
-		plan.Expect = upper
+		plan.Expect = func(in string, _ int) string { return upper(in) }
 	default:
-		return fmt.Errorf("expect %q: want echo or upper", *expect)
+		return fmt.Errorf("expect %q: want simulated, echo or upper", *expect)
 	}
 	for u := range strings.SplitSeq(*urls, ",") {
 		target, err := hostPort(u)
@@ -101,9 +110,13 @@ func run(args []string) error {
 		}
 		plan.Schedule = load.Poisson(ph, plan.Seed)
 	}
-	if !*quiet && *jsonOut != "-" {
+	text := os.Stdout // for people; standard output belongs to the JSON where that goes there
+	if *jsonOut == "-" {
+		text = os.Stderr
+	}
+	if !*quiet {
 		plan.Progress = func(s load.Second) {
-			fmt.Printf("%4d s  sent %6d  200 %6d  429 %6d  503 %5d  504 %5d  failed %4d  left %5d  p50 %6.1f  p95 %6.1f  p99 %6.1f ms\n",
+			fmt.Fprintf(text, "%4d s  sent %6d  200 %6d  429 %6d  503 %5d  504 %5d  failed %4d  left %5d  p50 %6.1f  p95 %6.1f  p99 %6.1f ms\n",
 				s.T, s.Sent, s.Served, s.Refused, s.Unavailable, s.Expired, s.Failed, s.Left, s.P50Ms, s.P95Ms, s.P99Ms)
 		}
 	}
@@ -113,11 +126,11 @@ func run(args []string) error {
 	if err != nil {
 		return err
 	}
-	return write(report, *jsonOut)
+	return write(report, *jsonOut, text, *quiet)
 }
 
 // write prints the report and fails when an answer was wrong: no latency makes up for that.
-func write(report *load.Report, jsonOut string) error {
+func write(report *load.Report, jsonOut string, text io.Writer, quiet bool) error {
 	if jsonOut != "" {
 		b, err := json.MarshalIndent(report, "", "  ")
 		if err != nil {
@@ -133,8 +146,8 @@ func write(report *load.Report, jsonOut string) error {
 			return err
 		}
 	}
-	if jsonOut != "-" {
-		if err := report.WriteTable(os.Stdout); err != nil {
+	if jsonOut != "-" || !quiet {
+		if err := report.WriteTable(text); err != nil {
 			return err
 		}
 	}
