@@ -90,7 +90,7 @@ type State struct {
 	LastDepthStep time.Time // last worker added because of the queue alone
 	Victim        string    // worker chosen to leave by the last scale-down
 
-	// In memory only. Losing these can delay a change, never cause one.
+	// In memory only. Losing these delays a change; losing NoRoomSince makes the next try for room earlier.
 	LastTick     time.Time // last call
 	DepthScrapes int       // consecutive scrapes with the queue over the threshold
 	PeakOffered  float64   // highest offered rate since BelowSince
