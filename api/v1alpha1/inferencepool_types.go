@@ -26,14 +26,14 @@ type InferencePool struct {
 	metav1.TypeMeta `json:",inline"`
 	// metadata is the standard object's metadata.
 	// +optional
-	metav1.ObjectMeta `json:"metadata,omitempty"`
+	metav1.ObjectMeta `json:"metadata,omitzero"`
 
 	// spec is what the pool should be.
 	// +required
 	Spec InferencePoolSpec `json:"spec"`
 	// status is what the operator last observed and decided.
 	// +optional
-	Status InferencePoolStatus `json:"status,omitempty"`
+	Status InferencePoolStatus `json:"status,omitzero"`
 }
 
 // InferencePoolList is a list of InferencePools.
@@ -47,7 +47,7 @@ type InferencePoolList struct {
 
 // InferencePoolSpec is what a pool should be.
 //
-// +kubebuilder:validation:XValidation:rule="!has(self.gateway.defaultTier) || self.tiers.exists(t, t.name == self.gateway.defaultTier)",message="gateway.defaultTier must be the name of one of spec.tiers"
+// +kubebuilder:validation:XValidation:rule="!has(self.gateway) || !has(self.gateway.defaultTier) || !has(self.tiers) || self.tiers.exists(t, t.name == self.gateway.defaultTier)",message="gateway.defaultTier must be the name of one of spec.tiers"
 type InferencePoolSpec struct {
 	// model is the name that clients put into the "model" field of a request. A request for any other
 	// name is answered 404.
@@ -65,38 +65,38 @@ type InferencePoolSpec struct {
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=8
 	// +kubebuilder:default={{name: "enterprise", shedding: "Never"}, {name: "paid", shedding: "Throttle"}, {name: "free", shedding: "First", reservedPercent: 2}}
-	// +kubebuilder:validation:XValidation:rule="self.map(t, t.reservedPercent).sum() <= 50",message="the reservedPercent of all tiers together must be at most 50: the rest is what strict priority works with"
+	// +kubebuilder:validation:XValidation:rule="self.map(t, has(t.reservedPercent) ? t.reservedPercent : 0).sum() <= 50",message="the reservedPercent of all tiers together must be at most 50: the rest is what strict priority works with"
 	Tiers []Tier `json:"tiers,omitempty"`
 
 	// batching says how requests are gathered into batches for a worker.
 	// +optional
 	// +kubebuilder:default={}
-	Batching BatchingSpec `json:"batching,omitempty"`
+	Batching BatchingSpec `json:"batching,omitzero"`
 
 	// scaling says when workers are added and removed.
 	// +optional
 	// +kubebuilder:default={}
-	Scaling ScalingSpec `json:"scaling,omitempty"`
+	Scaling ScalingSpec `json:"scaling,omitzero"`
 
 	// zones says from which queue on load is shed.
 	// +optional
 	// +kubebuilder:default={}
-	Zones ZonesSpec `json:"zones,omitempty"`
+	Zones ZonesSpec `json:"zones,omitzero"`
 
 	// workers are the GPU workers: one Deployment, one batch at a time each.
 	// +optional
 	// +kubebuilder:default={}
-	Workers WorkersSpec `json:"workers,omitempty"`
+	Workers WorkersSpec `json:"workers,omitzero"`
 
 	// batchers hold the waiting requests, form the batches and, in the default layout, run the gateway.
 	// +optional
 	// +kubebuilder:default={}
-	Batchers BatchersSpec `json:"batchers,omitempty"`
+	Batchers BatchersSpec `json:"batchers,omitzero"`
 
 	// gateway says who may call the pool and how large a request may be.
 	// +optional
 	// +kubebuilder:default={}
-	Gateway GatewaySpec `json:"gateway,omitempty"`
+	Gateway GatewaySpec `json:"gateway,omitzero"`
 }
 
 // SheddingPolicy says what happens to a tier when the fleet is too small for the load.
@@ -126,9 +126,9 @@ const (
 
 // Tier is one class of service.
 //
-// +kubebuilder:validation:XValidation:rule="duration(self.latencyTarget) <= duration(self.timeout)",message="latencyTarget must be at most timeout"
-// +kubebuilder:validation:XValidation:rule="duration(self.timeout) >= duration('100ms') && duration(self.timeout) <= duration('10m')",message="timeout must be between 100ms and 10m"
-// +kubebuilder:validation:XValidation:rule="duration(self.latencyTarget) >= duration('20ms')",message="latencyTarget must be at least 20ms"
+// +kubebuilder:validation:XValidation:rule="!has(self.latencyTarget) || !has(self.timeout) || duration(self.latencyTarget) <= duration(self.timeout)",message="latencyTarget must be at most timeout"
+// +kubebuilder:validation:XValidation:rule="!has(self.timeout) || duration(self.timeout) >= duration('100ms') && duration(self.timeout) <= duration('10m')",message="timeout must be between 100ms and 10m"
+// +kubebuilder:validation:XValidation:rule="!has(self.latencyTarget) || duration(self.latencyTarget) >= duration('20ms')",message="latencyTarget must be at least 20ms"
 type Tier struct {
 	// name is the tier's name, as InferenceTenants refer to it and as answers and metrics carry it.
 	// +required
@@ -144,7 +144,7 @@ type Tier struct {
 	// +kubebuilder:validation:MaxLength=16
 	// +kubebuilder:validation:Pattern=`^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$`
 	// +kubebuilder:validation:Type=string
-	LatencyTarget metav1.Duration `json:"latencyTarget,omitempty"`
+	LatencyTarget metav1.Duration `json:"latencyTarget,omitzero"`
 
 	// timeout is the longest time a request of this tier may take, whatever its client would accept; a
 	// client may ask for less. Between 100ms and 10m.
@@ -153,7 +153,7 @@ type Tier struct {
 	// +kubebuilder:validation:MaxLength=16
 	// +kubebuilder:validation:Pattern=`^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$`
 	// +kubebuilder:validation:Type=string
-	Timeout metav1.Duration `json:"timeout,omitempty"`
+	Timeout metav1.Duration `json:"timeout,omitzero"`
 
 	// shedding says what happens to the tier in Yellow and Red: Never (always admitted), Throttle
 	// (what the higher tiers leave), First (what is left in Yellow, nothing in Red).
@@ -177,8 +177,8 @@ type Tier struct {
 
 // BatchingSpec says how requests are gathered into batches.
 //
-// +kubebuilder:validation:XValidation:rule="duration(self.inferenceTimeout) > duration(self.inferenceTime)",message="inferenceTimeout must be longer than inferenceTime"
-// +kubebuilder:validation:XValidation:rule="duration(self.maxWait) <= duration('10s')",message="maxWait must be at most 10s"
+// +kubebuilder:validation:XValidation:rule="!has(self.inferenceTimeout) || !has(self.inferenceTime) || duration(self.inferenceTimeout) > duration(self.inferenceTime)",message="inferenceTimeout must be longer than inferenceTime"
+// +kubebuilder:validation:XValidation:rule="!has(self.maxWait) || duration(self.maxWait) <= duration('10s')",message="maxWait must be at most 10s"
 type BatchingSpec struct {
 	// maxSize is the largest number of requests in a batch (1-1000), the B of every formula.
 	// +optional
@@ -194,7 +194,7 @@ type BatchingSpec struct {
 	// +kubebuilder:validation:MaxLength=16
 	// +kubebuilder:validation:Pattern=`^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$`
 	// +kubebuilder:validation:Type=string
-	MaxWait metav1.Duration `json:"maxWait,omitempty"`
+	MaxWait metav1.Duration `json:"maxWait,omitzero"`
 
 	// inferenceTime is the time a batch is expected to take, until 20 batches were measured.
 	// +optional
@@ -202,7 +202,7 @@ type BatchingSpec struct {
 	// +kubebuilder:validation:MaxLength=16
 	// +kubebuilder:validation:Pattern=`^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$`
 	// +kubebuilder:validation:Type=string
-	InferenceTime metav1.Duration `json:"inferenceTime,omitempty"`
+	InferenceTime metav1.Duration `json:"inferenceTime,omitzero"`
 
 	// inferenceTimeout is the longest time a batch may take before its worker counts as hung. Once the
 	// service time is measured, min(inferenceTimeout, 3 x p99) holds.
@@ -211,7 +211,7 @@ type BatchingSpec struct {
 	// +kubebuilder:validation:MaxLength=16
 	// +kubebuilder:validation:Pattern=`^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$`
 	// +kubebuilder:validation:Type=string
-	InferenceTimeout metav1.Duration `json:"inferenceTimeout,omitempty"`
+	InferenceTimeout metav1.Duration `json:"inferenceTimeout,omitzero"`
 
 	// maxRetries is how often a request whose worker crashed or hung is tried again (0 or 1). More would
 	// turn a failure into an overload.
@@ -248,8 +248,8 @@ const (
 
 // ScalingSpec says when workers are added and removed.
 //
-// +kubebuilder:validation:XValidation:rule="self.down.belowPercent < self.up.abovePercent",message="down.belowPercent must be below up.abovePercent"
-// +kubebuilder:validation:XValidation:rule="self.targetPercent <= self.up.abovePercent && self.targetPercent > self.down.belowPercent",message="targetPercent must lie above down.belowPercent and at or below up.abovePercent"
+// +kubebuilder:validation:XValidation:rule="!has(self.down) || !has(self.up) || self.down.belowPercent < self.up.abovePercent",message="down.belowPercent must be below up.abovePercent"
+// +kubebuilder:validation:XValidation:rule="!has(self.targetPercent) || !has(self.down) || !has(self.up) || self.targetPercent <= self.up.abovePercent && self.targetPercent > self.down.belowPercent",message="targetPercent must lie above down.belowPercent and at or below up.abovePercent"
 type ScalingSpec struct {
 	// mode is Auto (the operator decides and acts), Observe (it decides and reports, nothing changes) or
 	// External (spec.workers.replicas is obeyed: point an HPA or KEDA at the pool, never at the Deployment).
@@ -267,12 +267,12 @@ type ScalingSpec struct {
 	// up says when workers are added.
 	// +optional
 	// +kubebuilder:default={}
-	Up ScaleUpSpec `json:"up,omitempty"`
+	Up ScaleUpSpec `json:"up,omitzero"`
 
 	// down says when a worker is removed: one at a time, then the window starts again.
 	// +optional
 	// +kubebuilder:default={}
-	Down ScaleDownSpec `json:"down,omitempty"`
+	Down ScaleDownSpec `json:"down,omitzero"`
 
 	// paused lists the directions in which the operator must not scale, for a maintenance or an incident.
 	// +optional
@@ -283,7 +283,7 @@ type ScalingSpec struct {
 
 // ScaleUpSpec says when workers are added.
 //
-// +kubebuilder:validation:XValidation:rule="duration(self.window) <= duration('1h')",message="window must be at most 1h"
+// +kubebuilder:validation:XValidation:rule="!has(self.window) || duration(self.window) <= duration('1h')",message="window must be at most 1h"
 type ScaleUpSpec struct {
 	// abovePercent is the utilization above which workers are added once it has lasted for window. A
 	// backlog over zones.yellow adds workers at once.
@@ -299,12 +299,12 @@ type ScaleUpSpec struct {
 	// +kubebuilder:validation:MaxLength=16
 	// +kubebuilder:validation:Pattern=`^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$`
 	// +kubebuilder:validation:Type=string
-	Window metav1.Duration `json:"window,omitempty"`
+	Window metav1.Duration `json:"window,omitzero"`
 }
 
 // ScaleDownSpec says when a worker is removed.
 //
-// +kubebuilder:validation:XValidation:rule="duration(self.window) <= duration('24h') && duration(self.window) >= duration('1s')",message="window must be between 1s and 24h"
+// +kubebuilder:validation:XValidation:rule="!has(self.window) || duration(self.window) <= duration('24h') && duration(self.window) >= duration('1s')",message="window must be between 1s and 24h"
 type ScaleDownSpec struct {
 	// belowPercent is the utilization below which one worker is removed once it has lasted for window.
 	// +optional
@@ -319,7 +319,7 @@ type ScaleDownSpec struct {
 	// +kubebuilder:validation:MaxLength=16
 	// +kubebuilder:validation:Pattern=`^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$`
 	// +kubebuilder:validation:Type=string
-	Window metav1.Duration `json:"window,omitempty"`
+	Window metav1.Duration `json:"window,omitzero"`
 }
 
 // StaleSignalPolicy says what a gateway does when the operator has not scraped it for 10 s.
@@ -335,19 +335,19 @@ const (
 
 // ZonesSpec says from which queue on load is shed.
 //
-// +kubebuilder:validation:XValidation:rule="has(self.yellow.depth) == has(self.red.depth)",message="yellow and red must be of one kind: both backlog or both depth"
-// +kubebuilder:validation:XValidation:rule="!has(self.yellow.depth) || !has(self.red.depth) || self.yellow.depth < self.red.depth",message="yellow.depth must be less than red.depth"
-// +kubebuilder:validation:XValidation:rule="!has(self.yellow.backlog) || !has(self.red.backlog) || duration(self.yellow.backlog) < duration(self.red.backlog)",message="yellow.backlog must be less than red.backlog"
+// +kubebuilder:validation:XValidation:rule="!has(self.yellow) || !has(self.red) || has(self.yellow.depth) == has(self.red.depth)",message="yellow and red must be of one kind: both backlog or both depth"
+// +kubebuilder:validation:XValidation:rule="!has(self.yellow) || !has(self.red) || !has(self.yellow.depth) || !has(self.red.depth) || self.yellow.depth < self.red.depth",message="yellow.depth must be less than red.depth"
+// +kubebuilder:validation:XValidation:rule="!has(self.yellow) || !has(self.red) || !has(self.yellow.backlog) || !has(self.red.backlog) || duration(self.yellow.backlog) < duration(self.red.backlog)",message="yellow.backlog must be less than red.backlog"
 type ZonesSpec struct {
 	// yellow is where shedding in proportion begins.
 	// +optional
 	// +kubebuilder:default={backlog: "300ms"}
-	Yellow ZoneThreshold `json:"yellow,omitempty"`
+	Yellow ZoneThreshold `json:"yellow,omitzero"`
 
 	// red is where tiers with shedding First are refused entirely.
 	// +optional
 	// +kubebuilder:default={backlog: "750ms"}
-	Red ZoneThreshold `json:"red,omitempty"`
+	Red ZoneThreshold `json:"red,omitzero"`
 
 	// whenStale says what a gateway does when the operator has not been heard for 10 s: KeepStricter (the
 	// stricter of the last published limits and its own view) or OwnView (its own view only).
@@ -402,10 +402,10 @@ const (
 
 // GatewaySpec says who may call the pool and how large a request may be.
 //
-// +kubebuilder:validation:XValidation:rule="self.auth != 'TrustedHeaders' || has(self.trustedHeaders)",message="trustedHeaders is required when auth is TrustedHeaders: name the addresses that may set them"
-// +kubebuilder:validation:XValidation:rule="self.auth == 'TrustedHeaders' || !has(self.trustedHeaders)",message="trustedHeaders may only be set when auth is TrustedHeaders"
-// +kubebuilder:validation:XValidation:rule="self.maxInputBytes <= self.maxBodyBytes",message="maxInputBytes must be at most maxBodyBytes"
-// +kubebuilder:validation:XValidation:rule="!has(self.defaultTier) || self.auth == 'None'",message="defaultTier may only be set when auth is None: otherwise the tenant says the tier"
+// +kubebuilder:validation:XValidation:rule="!has(self.auth) || self.auth != 'TrustedHeaders' || has(self.trustedHeaders)",message="trustedHeaders is required when auth is TrustedHeaders: name the addresses that may set them"
+// +kubebuilder:validation:XValidation:rule="!has(self.trustedHeaders) || has(self.auth) && self.auth == 'TrustedHeaders'",message="trustedHeaders may only be set when auth is TrustedHeaders"
+// +kubebuilder:validation:XValidation:rule="!has(self.maxInputBytes) || !has(self.maxBodyBytes) || self.maxInputBytes <= self.maxBodyBytes",message="maxInputBytes must be at most maxBodyBytes"
+// +kubebuilder:validation:XValidation:rule="!has(self.defaultTier) || has(self.auth) && self.auth == 'None'",message="defaultTier may only be set when auth is None: otherwise the tenant says the tier"
 type GatewaySpec struct {
 	// auth is Keys (an InferenceTenant's key), TrustedHeaders (an upstream proxy names tenant and tier) or
 	// None (everybody may call; every request is of defaultTier).

@@ -19,14 +19,14 @@ type InferenceTenant struct {
 	metav1.TypeMeta `json:",inline"`
 	// metadata is the standard object's metadata.
 	// +optional
-	metav1.ObjectMeta `json:"metadata,omitempty"`
+	metav1.ObjectMeta `json:"metadata,omitzero"`
 
 	// spec is who the tenant is and what it may do.
 	// +required
 	Spec InferenceTenantSpec `json:"spec"`
 	// status is what the operator found.
 	// +optional
-	Status InferenceTenantStatus `json:"status,omitempty"`
+	Status InferenceTenantStatus `json:"status,omitzero"`
 }
 
 // InferenceTenantList is a list of InferenceTenants.
@@ -58,7 +58,7 @@ type InferenceTenantSpec struct {
 
 	// limits bound what the tenant may ask for, all pools of the namespace each on its own.
 	// +optional
-	Limits TenantLimits `json:"limits,omitempty"`
+	Limits TenantLimits `json:"limits,omitzero"`
 }
 
 // TenantKey is the hash of a key.

@@ -19,19 +19,19 @@ type InferencePoolStatus struct {
 
 	// zone is the pool's zone.
 	// +optional
-	Zone ZoneStatus `json:"zone,omitempty"`
+	Zone ZoneStatus `json:"zone,omitzero"`
 
 	// queue is what waits.
 	// +optional
-	Queue QueueStatus `json:"queue,omitempty"`
+	Queue QueueStatus `json:"queue,omitzero"`
 
 	// workers are the GPU workers.
 	// +optional
-	Workers WorkersStatus `json:"workers,omitempty"`
+	Workers WorkersStatus `json:"workers,omitzero"`
 
 	// batchers are the batchers.
 	// +optional
-	Batchers BatchersStatus `json:"batchers,omitempty"`
+	Batchers BatchersStatus `json:"batchers,omitzero"`
 
 	// utilization is the offered load over the capacity, as a percentage such as 75%, or "n/a" where nothing
 	// is known.
@@ -57,11 +57,11 @@ type InferencePoolStatus struct {
 
 	// serviceTime is the measured time of a batch (median), or the configured one until it is measured.
 	// +optional
-	ServiceTime metav1.Duration `json:"serviceTime,omitempty"`
+	ServiceTime metav1.Duration `json:"serviceTime,omitzero"`
 
 	// scaling is the state of the scaling rule, kept here so that a restart of the operator loses no timer.
 	// +optional
-	Scaling ScalingStatus `json:"scaling,omitempty"`
+	Scaling ScalingStatus `json:"scaling,omitzero"`
 
 	// selector selects the worker pods, for HPA.
 	// +optional
@@ -110,7 +110,7 @@ type QueueStatus struct {
 	Depth int32 `json:"depth"`
 	// backlog is the time that the fleet needs to serve them.
 	// +optional
-	Backlog metav1.Duration `json:"backlog,omitempty"`
+	Backlog metav1.Duration `json:"backlog,omitzero"`
 }
 
 // WorkersStatus are the GPU workers.

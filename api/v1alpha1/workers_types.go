@@ -8,8 +8,8 @@ import (
 
 // WorkersSpec are the GPU workers of a pool.
 //
-// +kubebuilder:validation:XValidation:rule="self.minReplicas <= self.maxReplicas",message="minReplicas must be at most maxReplicas"
-// +kubebuilder:validation:XValidation:rule="duration(self.coldStart) >= duration('1s') && duration(self.coldStart) <= duration('2h')",message="coldStart must be between 1s and 2h"
+// +kubebuilder:validation:XValidation:rule="!has(self.minReplicas) || !has(self.maxReplicas) || self.minReplicas <= self.maxReplicas",message="minReplicas must be at most maxReplicas"
+// +kubebuilder:validation:XValidation:rule="!has(self.coldStart) || duration(self.coldStart) >= duration('1s') && duration(self.coldStart) <= duration('2h')",message="coldStart must be between 1s and 2h"
 type WorkersSpec struct {
 	// image is the worker's image. Unset, the operator's default is written to status.workers.image once
 	// and kept, so that a newer operator restarts no worker.
@@ -54,27 +54,27 @@ type WorkersSpec struct {
 	// +kubebuilder:validation:MaxLength=16
 	// +kubebuilder:validation:Pattern=`^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$`
 	// +kubebuilder:validation:Type=string
-	ColdStart metav1.Duration `json:"coldStart,omitempty"`
+	ColdStart metav1.Duration `json:"coldStart,omitzero"`
 
 	// gpu is the extended resource that a worker asks for.
 	// +optional
 	// +kubebuilder:default={}
-	GPU GPUSpec `json:"gpu,omitempty"`
+	GPU GPUSpec `json:"gpu,omitzero"`
 
 	// backend is what runs a batch.
 	// +optional
 	// +kubebuilder:default={}
-	Backend BackendSpec `json:"backend,omitempty"`
+	Backend BackendSpec `json:"backend,omitzero"`
 
 	// rollout says how workers are replaced when their template changes.
 	// +optional
 	// +kubebuilder:default={}
-	Rollout RolloutSpec `json:"rollout,omitempty"`
+	Rollout RolloutSpec `json:"rollout,omitzero"`
 
 	// pod adjusts the worker's pod.
 	// +optional
 	// +kubebuilder:default={}
-	Pod PodSpec `json:"pod,omitempty"`
+	Pod PodSpec `json:"pod,omitzero"`
 }
 
 // GPUSpec is the extended resource that a worker asks for.
@@ -99,7 +99,7 @@ type GPUSpec struct {
 
 // RolloutSpec says how workers are replaced when their template changes.
 //
-// +kubebuilder:validation:XValidation:rule="self.maxSurge + self.maxUnavailable > 0",message="maxSurge and maxUnavailable must not both be 0: no worker could be replaced"
+// +kubebuilder:validation:XValidation:rule="!has(self.maxSurge) || !has(self.maxUnavailable) || self.maxSurge + self.maxUnavailable > 0",message="maxSurge and maxUnavailable must not both be 0: no worker could be replaced"
 type RolloutSpec struct {
 	// maxSurge is how many workers may be started beyond the desired number. More than 0 needs as many
 	// spare GPUs: without them the rollout waits for ever.
@@ -132,9 +132,9 @@ const (
 
 // BackendSpec is what runs a batch: one type and its settings.
 //
-// +kubebuilder:validation:XValidation:rule="self.type == 'Python' ? has(self.python) : !has(self.python)",message="python is required when type is Python, and only then"
-// +kubebuilder:validation:XValidation:rule="self.type == 'OpenInference' ? has(self.openInference) : !has(self.openInference)",message="openInference is required when type is OpenInference, and only then"
-// +kubebuilder:validation:XValidation:rule="self.type == 'Simulated' || !has(self.simulated)",message="simulated may only be set when type is Simulated"
+// +kubebuilder:validation:XValidation:rule="has(self.type) && self.type == 'Python' ? has(self.python) : !has(self.python)",message="python is required when type is Python, and only then"
+// +kubebuilder:validation:XValidation:rule="has(self.type) && self.type == 'OpenInference' ? has(self.openInference) : !has(self.openInference)",message="openInference is required when type is OpenInference, and only then"
+// +kubebuilder:validation:XValidation:rule="!has(self.simulated) || !has(self.type) || self.type == 'Simulated'",message="simulated may only be set when type is Simulated"
 type BackendSpec struct {
 	// type is Simulated, Python or OpenInference.
 	// +optional
@@ -162,7 +162,7 @@ type SimulatedBackend struct {
 	// +kubebuilder:validation:MaxLength=16
 	// +kubebuilder:validation:Pattern=`^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$`
 	// +kubebuilder:validation:Type=string
-	ServiceTime metav1.Duration `json:"serviceTime,omitempty"`
+	ServiceTime metav1.Duration `json:"serviceTime,omitzero"`
 
 	// jitterPercent spreads the service time evenly by so much to both sides.
 	// +optional
@@ -177,7 +177,7 @@ type SimulatedBackend struct {
 	// +kubebuilder:validation:MaxLength=16
 	// +kubebuilder:validation:Pattern=`^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$`
 	// +kubebuilder:validation:Type=string
-	StartDelay metav1.Duration `json:"startDelay,omitempty"`
+	StartDelay metav1.Duration `json:"startDelay,omitzero"`
 
 	// failPermille is how many of a thousand batches fail with an application error.
 	// +optional
@@ -263,7 +263,7 @@ type OpenInferenceBackend struct {
 
 // BatchersSpec are the batchers of a pool.
 //
-// +kubebuilder:validation:XValidation:rule="self.minReplicas <= self.maxReplicas",message="minReplicas must be at most maxReplicas"
+// +kubebuilder:validation:XValidation:rule="!has(self.minReplicas) || !has(self.maxReplicas) || self.minReplicas <= self.maxReplicas",message="minReplicas must be at most maxReplicas"
 type BatchersSpec struct {
 	// image is the batcher's image. Unset, the operator's default is written to status.batchers.image once
 	// and kept, so that a newer operator restarts no batcher.
@@ -297,7 +297,7 @@ type BatchersSpec struct {
 	// pod adjusts the batcher's pod.
 	// +optional
 	// +kubebuilder:default={}
-	Pod PodSpec `json:"pod,omitempty"`
+	Pod PodSpec `json:"pod,omitzero"`
 }
 
 // PodSpec adjusts a pod. It is narrow on purpose: what is not here is the operator's to set.
@@ -326,7 +326,7 @@ type PodSpec struct {
 
 	// resources of the main container. The GPU is set by workers.gpu.
 	// +optional
-	Resources corev1.ResourceRequirements `json:"resources,omitempty"`
+	Resources corev1.ResourceRequirements `json:"resources,omitzero"`
 
 	// env of the main container.
 	// +optional
