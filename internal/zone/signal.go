@@ -1,6 +1,13 @@
 package zone
 
-import "time"
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"time"
+)
 
 // SignalVersion is the version of the document. A reader refuses any other.
 const SignalVersion = 1
@@ -8,12 +15,20 @@ const SignalVersion = 1
 // SignalKey is the key of the document in the ConfigMap `<pool>-zone`.
 const SignalKey = "signal.json"
 
+// Bounds of the document, the same as in its schema. A ConfigMap holds 1 MiB.
+const (
+	maxSignalBytes    = 256 << 10
+	maxSignalTiers    = 8
+	maxSignalBatchers = 256
+	maxSignalName     = 253
+)
+
 // Signal is the document by which the operator tells a pool's gateways in which zone the fleet is. Its
 // published schema is docs/schema/zone-signal.schema.json.
 type Signal struct {
 	Version    int       `json:"version"`
 	Pool       string    `json:"pool"`
-	Generation int64     `json:"generation"` // grows by one with every document written
+	Generation int64     `json:"generation"` // grows with every document written, from 1
 	Zone       Name      `json:"zone"`
 	Reason     string    `json:"reason"`
 	Since      time.Time `json:"since"`      // when the zone was entered, by the operator's clock: for people
@@ -24,7 +39,7 @@ type Signal struct {
 	Workers  int     `json:"workers"`  // Ready
 
 	Tiers    []SignalTier    `json:"tiers"`              // highest first
-	Batchers []SignalBatcher `json:"batchers,omitempty"` // sorted by pod
+	Batchers []SignalBatcher `json:"batchers,omitempty"` // by pod; none where no batcher reports
 }
 
 // SignalTier is what is admitted of one tier.
@@ -39,12 +54,140 @@ type SignalBatcher struct {
 	Lambda float64 `json:"lambda"` // requests/s offered to it
 }
 
-// Encode returns the document, after the checks of Decode.
-func (s Signal) Encode() (string, error) { return "", nil }
+// Encode returns the document, after the same checks as DecodeSignal. Version is set.
+func (s Signal) Encode() (string, error) {
+	s.Version = SignalVersion
+	if err := s.Validate(); err != nil {
+		return "", err
+	}
+	b, err := json.Marshal(s)
+	return string(b), err
+}
 
-// DecodeSignal reads a document and checks it: an unknown version or field, a zone, percentage or rate out
-// of range is an error.
-func DecodeSignal(doc string) (Signal, error) { return Signal{}, nil }
+// DecodeSignal reads a document and checks it: an unknown version or field, data after the document, or a
+// zone, percentage or rate out of range is an error. A gateway that gets one keeps what it had.
+func DecodeSignal(doc string) (Signal, error) {
+	if len(doc) > maxSignalBytes {
+		return Signal{}, fmt.Errorf("zone signal: %d bytes, at most %d", len(doc), maxSignalBytes)
+	}
+	// The version first: a document of another version has fields that are unknown here, and "update the
+	// gateways" says more than "unknown field".
+	var head struct {
+		Version int `json:"version"`
+	}
+	if err := json.Unmarshal([]byte(doc), &head); err != nil {
+		return Signal{}, fmt.Errorf("zone signal: %w", err)
+	}
+	if head.Version != SignalVersion {
+		return Signal{}, versionError(head.Version)
+	}
+	var s Signal
+	dec := json.NewDecoder(bytes.NewReader([]byte(doc)))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&s); err != nil {
+		return Signal{}, fmt.Errorf("zone signal: %w", err)
+	}
+	if _, err := dec.Token(); err != io.EOF {
+		return Signal{}, fmt.Errorf("zone signal: something follows the document")
+	}
+	if err := s.Validate(); err != nil {
+		return Signal{}, err
+	}
+	return s, nil
+}
 
-// ShouldPublish says whether next differs enough from what was written last.
-func ShouldPublish(last, next Signal) bool { return true }
+func versionError(v int) error {
+	return fmt.Errorf("zone signal: version %d, this binary reads version %d: use images of one release", v, SignalVersion)
+}
+
+// Validate says what is wrong with a document, naming the field.
+func (s Signal) Validate() error {
+	bad := func(format string, args ...any) error { return fmt.Errorf("zone signal: "+format, args...) }
+	switch {
+	case s.Version != SignalVersion:
+		return versionError(s.Version)
+	case s.Pool == "" || len(s.Pool) > maxSignalName:
+		return bad("pool must have 1 to %d characters", maxSignalName)
+	case s.Generation < 1:
+		return bad("generation is %d, want at least 1", s.Generation)
+	case s.Zone != Green && s.Zone != Yellow && s.Zone != Red:
+		return bad("zone is %q, want Green, Yellow or Red", s.Zone)
+	case s.Reason == "" || len(s.Reason) > 64:
+		return bad("reason must have 1 to 64 characters")
+	case s.Since.IsZero() || s.ObservedAt.IsZero():
+		return bad("since and observedAt must be set")
+	case !rateOK(s.Capacity) || !rateOK(s.Offered):
+		return bad("capacity %v and offered %v must be numbers from 0", s.Capacity, s.Offered)
+	case s.Workers < 0:
+		return bad("workers is %d", s.Workers)
+	case len(s.Tiers) < 1 || len(s.Tiers) > maxSignalTiers:
+		return bad("%d tiers, want 1 to %d", len(s.Tiers), maxSignalTiers)
+	case len(s.Batchers) > maxSignalBatchers:
+		return bad("%d batchers, at most %d", len(s.Batchers), maxSignalBatchers)
+	}
+	seen := make(map[string]bool, len(s.Tiers)+len(s.Batchers))
+	for i, t := range s.Tiers {
+		if t.Name == "" || len(t.Name) > 32 || seen["t/"+t.Name] {
+			return bad("tiers[%d].name %q is empty, too long or stands twice", i, t.Name)
+		}
+		seen["t/"+t.Name] = true
+		if !(t.AdmitPercent >= 0 && t.AdmitPercent <= 100) {
+			return bad("tiers[%d].admitPercent is %v, want 0 to 100", i, t.AdmitPercent)
+		}
+	}
+	for i, b := range s.Batchers {
+		if b.Pod == "" || len(b.Pod) > maxSignalName || seen["b/"+b.Pod] {
+			return bad("batchers[%d].pod %q is empty, too long or stands twice", i, b.Pod)
+		}
+		seen["b/"+b.Pod] = true
+		if !rateOK(b.Lambda) {
+			return bad("batchers[%d].lambda is %v, want a number from 0", i, b.Lambda)
+		}
+	}
+	return nil
+}
+
+func rateOK(r float64) bool { return r >= 0 && !math.IsInf(r, 1) }
+
+// How much must change for a document to be written anew.
+const (
+	publishCapacity = 0.05 // of the capacity
+	publishPercent  = 5.0  // points of a tier's percentage
+
+	// While load is shed, a smaller difference that has stood for settleAfter is written too: at 3x the
+	// load, 5 points of one tier are 15 % of the capacity.
+	settleAfter    = 10 * time.Second
+	settleCapacity = 0.02
+	settlePercent  = 1.0
+)
+
+// ShouldPublish says whether next differs enough from last, the document written last (its zero value for
+// none): another zone, reason for having no capacity, set of tiers or set of batchers, the capacity by 5 %, a
+// percentage by 5 points; outside Green also, at most every 10 s, the capacity by 2 % or a percentage by one
+// point. Arrival rates alone never are a reason, so that a Green pool in a steady state writes nothing.
+func ShouldPublish(last, next Signal) bool {
+	if last.Version != next.Version && last.Version != SignalVersion ||
+		last.Zone != next.Zone || last.Pool != next.Pool ||
+		(last.Reason == ReasonNoCapacity) != (next.Reason == ReasonNoCapacity) ||
+		len(last.Tiers) != len(next.Tiers) || len(last.Batchers) != len(next.Batchers) {
+		return true
+	}
+	capacity, percent := publishCapacity, publishPercent
+	if next.Zone != Green && next.ObservedAt.Sub(last.ObservedAt) >= settleAfter {
+		capacity, percent = settleCapacity, settlePercent
+	}
+	if math.Abs(next.Capacity-last.Capacity) > capacity*last.Capacity {
+		return true
+	}
+	for i, t := range next.Tiers {
+		if t.Name != last.Tiers[i].Name || math.Abs(t.AdmitPercent-last.Tiers[i].AdmitPercent) >= percent {
+			return true
+		}
+	}
+	for i, b := range next.Batchers {
+		if b.Pod != last.Batchers[i].Pod {
+			return true
+		}
+	}
+	return false
+}

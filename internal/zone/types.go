@@ -59,20 +59,23 @@ type Observation struct {
 	Sources int
 
 	Offered  []float64 // requests/s wanted, by tier in the policy's order: admitted + refused for capacity
-	Depth    int       // requests waiting
+	Depth    int       // requests waiting, those of Background tiers left out: they have no latency to lose
 	Capacity float64   // mu: requests/s that the Ready workers serve; 0 when there is none
 }
 
-// State is what Classify remembers. Name, Since and CalmSince belong into the pool's status. The zero value
-// is a pool just begun.
+// State is what Classify remembers. Name, Reason, Since and CalmSince belong into the pool's status. The zero
+// value is a pool just begun.
 type State struct {
 	Name      Name
+	Reason    string
 	Since     time.Time // when the zone was entered
 	CalmSince time.Time // since when the conditions to leave have held; zero while they do not
 
-	// In memory only.
-	Reason    string
+	// In memory only; a restart measures them again.
 	OverTicks int       // consecutive calls with the load over the capacity
+	LastTick  time.Time // last call
+	Capacity  float64   // at the last call
+	Load      []float64 // smoothed offered rates, by tier
 	Admit     []float64 // last percentages, by tier
 }
 
