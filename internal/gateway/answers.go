@@ -101,14 +101,14 @@ var answers = map[Reason]answer{
 	ReasonInternal:             {500, "Something is wrong in the gateway", kindServer, false},
 	ReasonStarting:             {503, "The gateway is starting", kindServer, false},
 
-	Reason(batching.CauseInputFailed):   {422, "The function fails on this input", kindInvalid, false},
-	Reason(batching.CauseQueueFull):     {429, "The queue is full", kindRate, true},
-	Reason(batching.CauseInfeasible):    {429, "The request could not be answered in time", kindRate, true},
-	Reason(batching.CauseNoCapacity):    {503, "No worker is alive", kindServer, true},
-	Reason(batching.CauseSecondFailure): {503, "Two workers failed while they ran the request", kindServer, false},
-	Reason(batching.CauseDraining):      {503, "The batcher is going away", kindServer, true},
-	Reason(batching.CauseExpired):       {504, "The deadline passed before the request was answered", kindTimeout, false},
-	Reason(batching.CauseCancelled):     {statusClientClosed, "The client went away", kindInvalid, false},
+	Reason(batching.InputFailed):   {422, "The function fails on this input", kindInvalid, false},
+	Reason(batching.QueueFull):     {429, "The queue is full", kindRate, true},
+	Reason(batching.Infeasible):    {429, "The request could not be answered in time", kindRate, true},
+	Reason(batching.NoCapacity):    {503, "No worker is alive", kindServer, true},
+	Reason(batching.SecondFailure): {503, "Two workers failed while they ran the request", kindServer, false},
+	Reason(batching.Draining):      {503, "The batcher is going away", kindServer, true},
+	Reason(batching.Expired):       {504, "The deadline passed before the request was answered", kindTimeout, false},
+	Reason(batching.Cancelled):     {statusClientClosed, "The client went away", kindInvalid, false},
 }
 
 // refusal is why a step of the pipeline ended the request.

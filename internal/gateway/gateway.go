@@ -1,0 +1,154 @@
+// Package gateway makes one decision per request: the pipeline in pipeline.go, from the first header to the
+// answer. It serves the native API and OpenAI's on the same pool.
+//
+// Identity stops here. Behind the gateway travel the index of a tier and an opaque flow key, nothing else.
+package gateway
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"sluice.dev/sluice/internal/batching"
+	"sluice.dev/sluice/internal/poolspec"
+	"sluice.dev/sluice/internal/quota"
+	"sluice.dev/sluice/internal/zone"
+)
+
+// Engine is what the gateway hands requests to: in this process a dispatch.Engine.
+type Engine interface {
+	batching.Submitter
+	// Snapshot is one consistent view of the queue and the workers. It is called at most every 10 ms.
+	Snapshot() batching.Snapshot
+}
+
+// Quota keeps the tenants' limits. Both methods are safe for concurrent use.
+type Quota interface {
+	// Reserve takes a request's cost from its tenant's buckets.
+	Reserve(ctx context.Context, now time.Time, tenant string, lim quota.Limits, c quota.Cost) quota.Reply
+	// Settle ends a reservation with what was used.
+	Settle(now time.Time, g quota.Grant, used quota.Cost)
+}
+
+// Options are what a Gateway is made of. Pool and Engine are required.
+type Options struct {
+	Pool    poolspec.Pool
+	Engine  Engine
+	Tenants *Tenants // nil: nobody is known
+	Quota   Quota    // nil: limits are kept in this process alone
+
+	// Pod, PodUID name the pod in Stats; empty outside Kubernetes.
+	Pod, PodUID string
+	// BodyTimeout bounds the reading of a body and WriteTimeout the writing of an answer, so that a client
+	// that never sends or never reads holds nothing. Zero: 10 s.
+	BodyTimeout, WriteTimeout time.Duration
+	// Log gets a sampled access log; nil discards.
+	Log *slog.Logger
+	// AccessLogPerSecond bounds the lines of the access log. Zero: none.
+	AccessLogPerSecond int
+}
+
+// Gateway is the public HTTP API of a pool. Safe for concurrent use. It owns no goroutine.
+type Gateway struct {
+	pool          poolspec.Pool
+	engine        Engine
+	identity      *identity
+	anonymousFlow string
+	quota         Quota
+	zone          *zoneView
+	strays        strays
+	tiers         []tierCounters
+	metrics       *metrics
+	log           accessLog
+	bodyTimeout   time.Duration
+	writeTimeout  time.Duration
+	mux           *http.ServeMux
+	pod, podUID   string
+	startID       string
+	started       time.Time
+	closing       atomic.Bool
+}
+
+// New returns a Gateway. The error says which field of the pool it cannot serve.
+func New(o Options) (*Gateway, error) {
+	if err := o.Pool.Validate(); err != nil {
+		return nil, err
+	}
+	if o.Pool.Gateway.MaxBodyBytes < 1 || o.Pool.Gateway.MaxInputBytes < 1 {
+		return nil, fmt.Errorf("pool document: gateway.maxBodyBytes and gateway.maxInputBytes must be positive")
+	}
+	if o.Tenants == nil {
+		o.Tenants = &Tenants{}
+	}
+	id, err := newIdentity(o.Pool, o.Tenants)
+	if err != nil {
+		return nil, fmt.Errorf("pool document: %w", err)
+	}
+	now := time.Now()
+	if o.Quota == nil {
+		o.Quota = localQuota{quota.NewLedger(now, longestTimeout(o.Pool))}
+	}
+	g := &Gateway{
+		pool: o.Pool, engine: o.Engine, identity: id, anonymousFlow: flowKey(o.Pool.Name, ""),
+		quota: o.Quota, zone: newZoneView(o.Pool, o.Engine, now), tiers: make([]tierCounters, len(o.Pool.Tiers)),
+		log:         accessLog{log: o.Log, perSecond: o.AccessLogPerSecond},
+		bodyTimeout: defaultTo(o.BodyTimeout, 10*time.Second), writeTimeout: defaultTo(o.WriteTimeout, 10*time.Second),
+		pod: o.Pod, podUID: o.PodUID, startID: newID(), started: now,
+	}
+	g.metrics = newMetrics(g)
+	g.mux = g.routes()
+	return g, nil
+}
+
+func defaultTo(d, def time.Duration) time.Duration {
+	if d <= 0 {
+		return def
+	}
+	return d
+}
+
+// longestTimeout is the longest time that a request of the pool may take.
+func longestTimeout(p poolspec.Pool) time.Duration {
+	var d time.Duration
+	for _, t := range p.Tiers {
+		d = max(d, t.Timeout.D())
+	}
+	return d
+}
+
+// SetSignal tells the fleet's zone; the operator's document is read by the caller.
+func (g *Gateway) SetSignal(s zone.Signal) { g.zone.setSignal(s) }
+
+// Closing makes every further answer close its connection, so that clients find another pod before this one
+// stops accepting. Requests are served as before.
+func (g *Gateway) Closing() { g.closing.Store(true) }
+
+// ServeHTTP implements http.Handler.
+func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if g.closing.Load() {
+		w.Header().Set("Connection", "close") // over HTTP/2: GOAWAY
+	}
+	g.mux.ServeHTTP(w, r)
+}
+
+func (g *Gateway) routes() *http.ServeMux {
+	mux := http.NewServeMux()
+	post := func(path string, c codec) {
+		mux.HandleFunc("POST "+path, func(w http.ResponseWriter, r *http.Request) { g.serve(w, r, c) })
+		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
+			g.refuseRoute(w, r, c, &refusal{reason: ReasonMethod, param: http.MethodPost, detail: "use POST " + path})
+		})
+	}
+	post("/v1/inference", native{})
+	post("/v1/chat/completions", openAI{chat: true})
+	post("/v1/completions", openAI{})
+	mux.HandleFunc("GET /v1/models", g.listModels)
+	mux.HandleFunc("GET /v1/models/{model...}", g.getModel)
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		g.refuseRoute(w, r, native{}, refuse(ReasonNotFound, "this pool answers POST /v1/inference, POST /v1/chat/completions, POST /v1/completions and GET /v1/models"))
+	})
+	return mux
+}
