@@ -129,7 +129,9 @@ func condition(ctx context.Context, ns, pool, kind string) metav1.Condition {
 	return metav1.Condition{}
 }
 
-func workerPods(ctx context.Context, ns, pool string) []corev1.Pod { return pods(ctx, ns, pool, "worker") }
+func workerPods(ctx context.Context, ns, pool string) []corev1.Pod {
+	return pods(ctx, ns, pool, "worker")
+}
 
 func pods(ctx context.Context, ns, pool, component string) []corev1.Pod {
 	GinkgoHelper()

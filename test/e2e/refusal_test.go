@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"strings"
+	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
@@ -76,7 +77,7 @@ var _ = Describe("bad input", func() {
 		Expect(err).NotTo(HaveOccurred())
 		Eventually(func() int {
 			return ask(ctx, ns, "small", "/v1/inference", key, question("small", "x")).Status
-		}).WithContext(ctx).WithTimeout("5s").Should(Equal(http.StatusUnauthorized))
+		}).WithContext(ctx).WithTimeout(5 * time.Second).Should(Equal(http.StatusUnauthorized))
 	})
 
 	It("a worker image that cannot be pulled is a condition that says what to do", func(ctx context.Context) {

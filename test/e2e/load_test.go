@@ -1,0 +1,129 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+)
+
+// tierLoad is one class of clients: a tier's name, its share of the load and a key.
+type tierLoad struct {
+	name   string
+	weight int
+	key    string
+}
+
+// loadReport is what the load generator saw; see hack/loadgen.
+type loadReport struct {
+	outcomes
+	Tiers []struct {
+		Name string `json:"name"`
+		outcomes
+		Reasons map[string]int `json:"reasons"`
+	} `json:"tiers"`
+}
+
+type outcomes struct {
+	Sent         int     `json:"sent"`
+	Served       int     `json:"served"`
+	Wrong        int     `json:"wrong_answers"`
+	Lost         int     `json:"lost"`
+	Refused      int     `json:"refused_429"`
+	Unavailable  int     `json:"unavailable_503"`
+	Expired      int     `json:"expired_504"`
+	Other        int     `json:"other_status"`
+	NoConnection int     `json:"no_connection"`
+	P95Ms        float64 `json:"p95_ms"`
+}
+
+// tier returns the outcomes of one tier.
+func (r loadReport) tier(name string) outcomes {
+	GinkgoHelper()
+	for _, t := range r.Tiers {
+		if t.Name == name {
+			return t.outcomes
+		}
+	}
+	Fail("the load generator reports no tier " + name)
+	return outcomes{}
+}
+
+// load is a load generator running in the cluster.
+type load struct{ ns, pod string }
+
+// startLoad starts the schedule (see hack/loadgen) against a pool's Service and returns once it runs.
+func startLoad(ctx context.Context, ns, pool, schedule string, tiers ...tierLoad) load {
+	GinkgoHelper()
+	var service corev1.Service
+	Expect(env.client.Get(ctx, types.NamespacedName{Namespace: ns, Name: pool}, &service)).To(Succeed())
+	args := []string{"--url", "http://" + service.Spec.ClusterIP, "--model", pool, "--phase", schedule, "--json", "-", "--quiet"}
+	for _, t := range tiers {
+		args = append(args, "--tier", fmt.Sprintf("%s=%d,key=%s", t.name, t.weight, t.key))
+	}
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: "load-", Namespace: ns},
+		Spec: corev1.PodSpec{
+			RestartPolicy:                corev1.RestartPolicyNever,
+			AutomountServiceAccountToken: ptr.To(false),
+			SecurityContext: &corev1.PodSecurityContext{
+				RunAsNonRoot:   ptr.To(true),
+				SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault},
+			},
+			Containers: []corev1.Container{{
+				Name: "loadgen", Image: env.image("loadgen"), ImagePullPolicy: corev1.PullIfNotPresent, Args: args,
+				SecurityContext: &corev1.SecurityContext{
+					AllowPrivilegeEscalation: ptr.To(false), ReadOnlyRootFilesystem: ptr.To(true), RunAsUser: ptr.To[int64](65532),
+					Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
+				},
+			}},
+		},
+	}
+	Expect(env.client.Create(ctx, pod)).To(Succeed())
+	l := load{ns, pod.Name}
+	Eventually(l.phase).WithContext(ctx).ShouldNot(Equal(corev1.PodPending))
+	return l
+}
+
+func (l load) phase(ctx context.Context) (corev1.PodPhase, error) {
+	var pod corev1.Pod
+	err := env.client.Get(ctx, types.NamespacedName{Namespace: l.ns, Name: l.pod}, &pod)
+	return pod.Status.Phase, err
+}
+
+// report waits for the end of the schedule and returns what the clients saw.
+func (l load) report(ctx context.Context) loadReport {
+	GinkgoHelper()
+	Eventually(l.phase).WithContext(ctx).WithTimeout(6 * time.Minute).Should(BeElementOf(corev1.PodSucceeded, corev1.PodFailed))
+	stream, err := env.clientset.CoreV1().Pods(l.ns).GetLogs(l.pod, &corev1.PodLogOptions{}).Stream(ctx)
+	Expect(err).NotTo(HaveOccurred())
+	defer stream.Close()
+	logs, err := io.ReadAll(stream)
+	Expect(err).NotTo(HaveOccurred())
+	start := strings.Index("\n"+string(logs), "\n{")
+	Expect(start).To(BeNumerically(">=", 0), "no report in the load generator's log:\n%s", logs)
+	var r loadReport
+	Expect(json.NewDecoder(strings.NewReader(string(logs)[start:])).Decode(&r)).To(Succeed(), string(logs))
+	AddReportEntry("load", fmt.Sprintf("%+v", r.outcomes))
+	return r
+}
+
+// expectNothingLost is the promise that holds whatever happens: no request without an answer, none with
+// another's.
+func (r loadReport) expectNothingLost() {
+	GinkgoHelper()
+	Expect(r.Sent).To(BeNumerically(">", 0))
+	Expect(r.Wrong).To(BeZero(), "answers of others")
+	Expect(r.Lost).To(BeZero(), "requests without an answer")
+	Expect(r.NoConnection).To(BeZero(), "connections refused")
+	Expect(r.Other).To(BeZero(), "answers of an unexpected status")
+}
