@@ -13,7 +13,7 @@ type codec struct {
 	api    API
 	heads  [][]byte // request line and headers of each tier, up to and with "Content-Length: "
 	model  []byte   // as a JSON string
-	expect func(string) string
+	expect func(string, int) string
 	filler string
 }
 
@@ -107,12 +107,12 @@ func quote(s string) []byte {
 	return append(append(append(q, '"'), s...), '"')
 }
 
-// right says whether the body of a 200 answers this input and no other.
-func (c *codec) right(body []byte, input string, sent []byte) bool {
+// right says whether the body of a 200 answers this call and no other.
+func (c *codec) right(body []byte, cl call) bool {
 	if c.api == Echo {
-		return bytes.Equal(body, sent)
+		return bytes.Equal(body, cl.body)
 	}
-	want := c.expect(input)
+	want := c.expect(cl.input, cl.maxTokens)
 	if c.api == Instances {
 		var a struct {
 			Predictions []string `json:"predictions"`

@@ -13,10 +13,11 @@ import (
 
 // call is one request on its way.
 type call struct {
-	due   time.Duration
-	tier  int
-	input string
-	body  []byte // only for Echo
+	due       time.Duration
+	tier      int
+	input     string
+	maxTokens int
+	body      []byte // only for Echo
 }
 
 // conn is one HTTP/1.1 connection that carries one call at a time.

@@ -40,13 +40,13 @@ type Plan struct {
 	// Targets are host:port. Requests go to them in turn.
 	Targets  []string
 	API      API
-	Path     string // of the request; default /v1/inference, for Instances /predict
+	Path     string // of the request; default /v1/inference, for Instances /v1/models/MODEL:predict
 	Model    string // default local
 	Schedule Schedule
 	Tiers    []Tier // default one, named all
 
-	// Expect is the right output for an input. Default: the input itself.
-	Expect func(input string) string
+	// Expect is the right output for an input and its max_tokens (0 is not set). Default: the input itself.
+	Expect func(input string, maxTokens int) string
 	// InputBytes is the length of an input where the schedule gives none. Default 64.
 	InputBytes int
 
@@ -95,14 +95,15 @@ func (p Plan) withDefaults() (Plan, error) {
 	if p.API == "" {
 		p.API = Native
 	}
-	if p.Path == "" {
-		p.Path = map[API]string{Native: "/v1/inference", Echo: "/v1/inference", Instances: "/predict"}[p.API]
-	}
-	if p.Path == "" {
-		return p, fmt.Errorf("api %q: want native, instances or echo", p.API)
-	}
 	if p.Model == "" {
 		p.Model = "local"
+	}
+	path, ok := map[API]string{Native: "/v1/inference", Echo: "/v1/inference", Instances: "/v1/models/" + p.Model + ":predict"}[p.API]
+	if !ok {
+		return p, fmt.Errorf("api %q: want native, instances or echo", p.API)
+	}
+	if p.Path == "" {
+		p.Path = path
 	}
 	if len(p.Tiers) == 0 {
 		p.Tiers = []Tier{{Name: "all", Weight: 1}}
@@ -113,7 +114,7 @@ func (p Plan) withDefaults() (Plan, error) {
 		}
 	}
 	if p.Expect == nil {
-		p.Expect = func(in string) string { return in }
+		p.Expect = func(in string, _ int) string { return in }
 	}
 	if p.InputBytes == 0 {
 		p.InputBytes = 64

@@ -124,7 +124,7 @@ func (r *run) send(n uint64, a Arrival, tier int, rng *rand.Rand) {
 	if length == 0 {
 		length = r.plan.InputBytes
 	}
-	cl := call{due: a.At, tier: tier, input: r.codec.input(n, length)}
+	cl := call{due: a.At, tier: tier, input: r.codec.input(n, length), maxTokens: a.MaxTokens}
 	var body []byte
 	r.buf, body = r.codec.request(r.buf[:0], tier, cl.input, a.MaxTokens)
 	if r.plan.API == Echo {
@@ -276,7 +276,7 @@ func (r *run) answered(cl call, a answer, now time.Duration) {
 	switch a.status {
 	case 200:
 		o = Served
-		if !r.codec.right(a.body, cl.input, cl.body) {
+		if !r.codec.right(a.body, cl) {
 			o, why = Wrong, "200 wrong answer"
 		}
 	case 429:

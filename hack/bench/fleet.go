@@ -1,0 +1,126 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"sluice.dev/sluice/internal/poolspec"
+	"sluice.dev/sluice/internal/wire"
+)
+
+// binaries are the programs under test.
+type binaries struct {
+	self, batcher, gpuworker string
+}
+
+// fleet is what one scenario runs against: batchers and workers, each a process.
+type fleet struct {
+	workers  *workerFleet
+	batchers []*process
+	public   []string // addresses of the batchers' public port
+	internal []string
+	stopOp   context.CancelFunc
+	dir      string
+}
+
+// benchPool is the pool that all scenarios use: the API's defaults, tiers named by a header that is believed
+// from this machine.
+func benchPool(workers int) poolspec.Pool {
+	p := poolspec.Default()
+	p.Gateway.Auth = "TrustedHeaders"
+	p.Gateway.TrustedCIDRs = []string{"127.0.0.0/8"}
+	p.Gateway.TenantHeader, p.Gateway.TierHeader = "Sluice-Tenant", "Sluice-Tier"
+	p.Gateway.DefaultTier = ""
+	p.MaxWorkers = workers
+	p.Batching.InferenceTime = poolspec.Duration(serviceTime)
+	p.Batching.MaxWait = poolspec.Duration(maxWait)
+	p.Batching.MaxSize = maxBatch
+	p.TargetPercent = int(100 * target)
+	return p
+}
+
+func startFleet(ctx context.Context, s scenario, bin binaries, profile string) (_ *fleet, err error) {
+	f := &fleet{}
+	defer func() {
+		if err != nil {
+			f.stop()
+		}
+	}()
+	if f.dir, err = os.MkdirTemp("", "sluice-bench-"); err != nil {
+		return nil, err
+	}
+	if f.workers, err = startWorkers(ctx, s.workers, s.separate, bin.self, bin.gpuworker); err != nil {
+		return nil, err
+	}
+	pool := benchPool(s.workers)
+	doc, err := poolspec.Encode(pool)
+	if err != nil {
+		return nil, err
+	}
+	signal := filepath.Join(f.dir, "signal.json")
+	var names []string
+	for i := range max(s.batchers, 1) {
+		addrs, err := freeAddrs(2)
+		if err != nil {
+			return nil, err
+		}
+		name := fmt.Sprintf("batcher-%d", i)
+		args := []string{"--pool", doc, "--workers", "http://" + strings.Join(f.workers.addrs, ",http://"), "--listen", addrs[0], "--internal-listen", addrs[1], "--zone-file", signal}
+		if profile != "" && i == 0 {
+			args = append(args, "--cpu-profile", profile)
+		}
+		p, err := start(name, []string{"POD_NAME=" + name, "POD_UID=" + name}, bin.batcher, args...)
+		if err != nil {
+			return nil, err
+		}
+		f.batchers = append(f.batchers, p)
+		f.public, f.internal, names = append(f.public, addrs[0]), append(f.internal, addrs[1]), append(names, name)
+		if err := p.untilOK(ctx, "http://"+addrs[1]+wire.PathReadyz); err != nil {
+			return nil, err
+		}
+	}
+	opCtx, stop := context.WithCancel(ctx)
+	f.stopOp = stop
+	if s.signal {
+		o := &operator{pool: pool, batchers: f.internal, names: names, file: signal}
+		go o.run(opCtx)
+	}
+	return f, nil
+}
+
+// cpu is the CPU of all batchers.
+func (f *fleet) cpu() (sum time.Duration, err error) {
+	for _, p := range f.batchers {
+		c, err := p.cpu()
+		if err != nil {
+			return 0, err
+		}
+		sum += c
+	}
+	return sum, nil
+}
+
+// rssMB is the resident memory of the largest batcher.
+func (f *fleet) rssMB() (most float64) {
+	for _, p := range f.batchers {
+		most = max(most, p.rssMB())
+	}
+	return most
+}
+
+func (f *fleet) stop() {
+	if f.stopOp != nil {
+		f.stopOp()
+	}
+	for _, p := range f.batchers {
+		p.stop(3 * time.Second)
+	}
+	if f.workers != nil {
+		f.workers.stop()
+	}
+	_ = os.RemoveAll(f.dir)
+}

@@ -1,0 +1,196 @@
+// Command bench measures the data plane against the limit that physics sets: a real batcher process, simulated
+// GPU workers, and an open-loop load generator on one machine. It prints a table and writes bin/bench.json.
+// docs/benchmarks.md says what each figure means and where each limit comes from.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Args[1:]); err != nil && !errors.Is(err, flag.ErrHelp) {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string) error {
+	// The benchmark starts itself for the parts that must not share its process.
+	if len(args) == 2 {
+		switch args[0] {
+		case "workers":
+			return serveWorkers(ctx, strings.Split(args[1], ","))
+		case "bare":
+			l, err := net.Listen("tcp", args[1])
+			if err != nil {
+				return err
+			}
+			return serveBare(l)
+		}
+	}
+	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
+	only := fs.String("scenario", "", "run only these, separated by commas")
+	runs := fs.Int("runs", 1, "runs of each scenario; the figures are medians")
+	long := fs.Bool("long", false, "also run the soak")
+	soak := fs.Duration("soak", 10*time.Minute, "length of the soak")
+	out := fs.String("o", "bin/bench.json", "where the figures go")
+	batcher := fs.String("batcher", "", "batcher to measure; default: built from ./cmd/batcher")
+	gpuworker := fs.String("gpuworker", "", "worker for crash and churn; default: built from ./cmd/gpuworker")
+	profile := fs.String("cpu-profile", "", "let the batcher write a CPU profile of its life to this file (of the last run)")
+	seed := fs.Uint64("seed", 1, "seed of the arrivals; the n-th run uses seed+n")
+	strict := fs.Bool("strict", false, "fail when a target is missed")
+	if err := fs.Parse(args); err != nil {
+		return err
+	}
+	if *runs < 1 || fs.NArg() > 0 {
+		return fmt.Errorf("want -runs of at least 1 and no arguments, got %d and %q", *runs, fs.Args())
+	}
+	if !*long && !slices.Contains(strings.Split(*only, ","), "soak") {
+		*soak = 0
+	}
+	chosen, err := choose(scenarios(*soak), *only)
+	if err != nil {
+		return err
+	}
+	bin, err := build(ctx, *batcher, *gpuworker)
+	if err != nil {
+		return err
+	}
+	results, names := map[string]*result{}, []string{}
+	floors := map[float64]float64{}
+	for _, s := range chosen {
+		fmt.Fprintf(os.Stderr, "%s: %s\n", s.name, s.about)
+		r, err := runScenario(ctx, s, bin, *runs, *seed, *profile, floors)
+		if err != nil {
+			return fmt.Errorf("%s: %w", s.name, err)
+		}
+		results[s.name] = r
+		names = append(names, s.name)
+	}
+	if err := writeTable(os.Stdout, names, results); err != nil {
+		return err
+	}
+	if err := writeJSON(*out, results); err != nil {
+		return err
+	}
+	for _, r := range results {
+		if r.Wrong > 0 || *strict && len(r.Missed) > 0 {
+			return errors.New("an answer was wrong or a target was missed: see the table")
+		}
+	}
+	return nil
+}
+
+// runScenario runs a scenario several times, and the bare handler once for each rate.
+func runScenario(ctx context.Context, s scenario, bin binaries, runs int, seed uint64, profile string, floors map[float64]float64) (*result, error) {
+	// Below this rate a floor would measure the runtime's housekeeping.
+	const leastRate = 1000
+	var rs []*result
+	for i := range runs {
+		r, err := measure(ctx, s, bin, seed+uint64(i), profile)
+		if err != nil {
+			return nil, err
+		}
+		rs = append(rs, r)
+	}
+	r := median(rs)
+	if s.rate >= leastRate && !s.soak {
+		if _, ok := floors[s.rate]; !ok {
+			var fl []float64
+			for i := range runs {
+				f, err := floor(ctx, bin, s.rate, seed+uint64(i))
+				if err != nil {
+					return nil, err
+				}
+				fl = append(fl, f)
+			}
+			floors[s.rate] = middle(fl)
+		}
+		r.FloorMicros = floors[s.rate]
+		r.Derived["cpu_over_floor"] = round(r.CPUMicros/r.FloorMicros, 3)
+	}
+	r.Missed = missed(r, s.targets)
+	return r, nil
+}
+
+func choose(all []scenario, only string) ([]scenario, error) {
+	if only == "" {
+		return all, nil
+	}
+	var names []string
+	for _, s := range all {
+		names = append(names, s.name)
+	}
+	var out []scenario
+	for n := range strings.SplitSeq(only, ",") {
+		i := slices.Index(names, n)
+		if i < 0 {
+			return nil, fmt.Errorf("no scenario %q: there are %s", n, strings.Join(names, ", "))
+		}
+		out = append(out, all[i])
+	}
+	return out, nil
+}
+
+// build makes the programs under test from this tree, unless they are given.
+func build(ctx context.Context, batcher, gpuworker string) (binaries, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return binaries{}, err
+	}
+	b := binaries{self: self, batcher: batcher, gpuworker: gpuworker}
+	for _, p := range []struct {
+		path *string
+		name string
+	}{{&b.batcher, "batcher"}, {&b.gpuworker, "gpuworker"}} {
+		if *p.path != "" {
+			continue
+		}
+		*p.path = filepath.Join("bin", "bench-"+p.name)
+		cmd := exec.CommandContext(ctx, "go", "build", "-o", *p.path, "./cmd/"+p.name)
+		cmd.Stderr = os.Stderr
+		if err := cmd.Run(); err != nil {
+			return b, fmt.Errorf("build cmd/%s (run this from the repository's root): %w", p.name, err)
+		}
+	}
+	return b, nil
+}
+
+// writeJSON adds the results to those that the file has of other scenarios.
+func writeJSON(path string, results map[string]*result) error {
+	doc := struct {
+		Scenarios map[string]*result `json:"scenarios"`
+	}{map[string]*result{}}
+	if old, err := os.ReadFile(path); err == nil {
+		_ = json.Unmarshal(old, &doc) // an unreadable file is replaced
+	}
+	if doc.Scenarios == nil {
+		doc.Scenarios = map[string]*result{}
+	}
+	for n, r := range results {
+		doc.Scenarios[n] = r
+	}
+	b, err := json.MarshalIndent(doc, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(path, append(b, '\n'), 0o644)
+}

@@ -1,0 +1,230 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"sluice.dev/sluice/hack/loadgen/load"
+)
+
+// edge is what is read at both ends of the measured part of a run.
+type edge struct {
+	at   time.Time
+	cpu  time.Duration
+	work work
+	err  error
+}
+
+func (f *fleet) edge() edge {
+	c, err := f.cpu()
+	return edge{at: time.Now(), cpu: c, work: f.workers.done(), err: err}
+}
+
+// measure runs a scenario once.
+func measure(ctx context.Context, s scenario, bin binaries, seed uint64, profile string) (*result, error) {
+	f, err := startFleet(ctx, s, bin, profile)
+	if err != nil {
+		return nil, err
+	}
+	defer f.stop()
+	length := s.length
+	if length == 0 {
+		length = 12 * time.Second
+	}
+	plan := load.Plan{
+		Targets: f.public, Schedule: load.Poisson([]load.Phase{{From: s.rate, To: s.rate, For: warmup + length}}, seed),
+		Tiers: s.tiers, GiveUp: s.giveUp, HangUp: s.hangUp, Warmup: warmup, Seed: seed,
+	}
+	runCtx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	before := f.workers.done()
+	var first, last edge
+	var startRSS float64
+	watched := make(chan error, 1)
+	go func() { // what happens beside the load
+		if err := sleep(runCtx, warmup); err != nil {
+			watched <- err
+			return
+		}
+		first = f.edge()
+		startRSS = f.rssMB()
+		window, stop := context.WithTimeout(runCtx, length)
+		defer stop()
+		var err error
+		if s.during != nil {
+			err = s.during(window, f)
+		}
+		<-window.Done()
+		last = f.edge()
+		watched <- err
+	}()
+	rep, err := load.Run(runCtx, plan)
+	if err != nil {
+		return nil, err
+	}
+	if err := <-watched; err != nil && !s.soak {
+		return nil, fmt.Errorf("what happens beside the load failed: %w", err)
+	}
+	if first.err != nil || last.err != nil {
+		return nil, fmt.Errorf("cpu of the batcher: %w", firstError(first.err, last.err))
+	}
+	for _, p := range f.batchers {
+		if p.ended() {
+			return nil, fmt.Errorf("%s ended during the run: %v: %s", p.name, p.err, tail(p.log))
+		}
+	}
+	r := sumUp(s, rep, first, last)
+	r.RSSMB = round(f.rssMB(), 1)
+	all := f.workers.done().minus(before)
+	r.WastedPct = wasted(all.items, rep)
+	if s.soak {
+		r.Derived["goodput_end_over_start"] = endOverStart(rep)
+		r.Derived["rss_end_over_start"] = round(r.RSSMB/startRSS, 3)
+	}
+	return r, nil
+}
+
+func firstError(errs ...error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// wasted is the part of the items that workers ran whose answer reached nobody: counted at the workers and at
+// the clients, over the whole run, so the batcher's own idea of it plays no part.
+func wasted(items uint64, rep *load.Report) float64 {
+	served := uint64(0)
+	for _, t := range rep.Tiers {
+		for _, sec := range t.PerSecond {
+			served += sec.Served
+		}
+	}
+	if items == 0 || served >= items {
+		return 0
+	}
+	return round(100*float64(items-served)/float64(items), 3)
+}
+
+func sumUp(s scenario, rep *load.Report, first, last edge) *result {
+	seconds := last.at.Sub(first.at).Seconds()
+	mu := capacity(s.workers)
+	r := &result{
+		P50Ms: rep.P50Ms, P95Ms: rep.P95Ms, P99Ms: rep.P99Ms, CapacityPerS: round(mu, 1), ShedP99Ms: rep.ShedP99Ms,
+		Errors: float64(rep.Errors()), Wrong: float64(rep.Wrong), Lost: float64(rep.Lost), Shed: float64(rep.Refused),
+		LateP99Ms: rep.LateP99Ms, ClientCPUMicros: rep.ClientCPUMicros, WithoutRetryAfter: float64(rep.WithoutRetryAfter),
+		Tiers: map[string]tierResult{}, Derived: map[string]float64{}, Reasons: map[string]uint64{},
+	}
+	best := limit(.95, s.rate, float64(s.workers))
+	if s.limitP95 != nil {
+		best = s.limitP95()
+	}
+	r.LimitP95Ms = round(ms(best), 1)
+	r.GoodputPerSec = round(float64(rep.Served)/rep.Seconds, 1)
+	r.OfferedPerSec = round(float64(rep.Sent)/rep.Seconds, 1)
+	r.UtilPct = round(100*r.OfferedPerSec/mu, 1)
+	if rep.Sent > 0 {
+		r.CPUMicros = round((last.cpu-first.cpu).Seconds()*1e6/float64(rep.Sent), 2)
+	}
+	if w := last.work.minus(first.work); w.batches > 0 {
+		r.FillPct = round(100*float64(w.items)/float64(w.batches*maxBatch), 1)
+		r.BusyPct = round(100*float64(w.busyMs)/1000/(seconds*float64(s.workers)), 1)
+	}
+	r.Derived["goodput_pct_of_capacity"] = round(100*r.GoodputPerSec/mu, 2)
+
+	reserved := map[string]float64{}
+	for _, t := range benchPool(s.workers).Tiers {
+		reserved[t.Name] = float64(t.ReservedPercent) / 100
+	}
+	var offered, floors []float64
+	for _, t := range rep.Tiers {
+		offered = append(offered, t.OfferedPerSec)
+		floors = append(floors, reserved[t.Name])
+		for why, n := range t.Reasons {
+			r.Reasons[why] += n
+		}
+	}
+	worst := 100.0
+	for i, e := range entitled(mu, offered, floors) {
+		t := rep.Tiers[i]
+		r.Tiers[t.Name] = tierResult{OfferedPerSec: t.OfferedPerSec, GoodputPerSec: t.GoodputPerSec, OnTimePct: t.OnTimePct, P95Ms: t.P95Ms, Entitled: round(e, 1)}
+		if e > 0 {
+			worst = min(worst, 100*t.GoodputPerSec/e)
+		}
+	}
+	r.Derived["worst_tier_pct_of_entitled"] = round(worst, 2)
+	r.Derived["enterprise_on_time_pct"] = r.Tiers["enterprise"].OnTimePct
+	return r
+}
+
+// endOverStart is the goodput of the last tenth of a run over that of the first tenth after the warm-up.
+func endOverStart(rep *load.Report) float64 {
+	n := 0
+	for _, t := range rep.Tiers {
+		n = max(n, len(t.PerSecond))
+	}
+	from := int(warmup / time.Second)
+	tenth := max((n-from)/10, 1)
+	var start, end float64
+	for _, t := range rep.Tiers {
+		for i, sec := range t.PerSecond {
+			switch {
+			case i >= from && i < from+tenth:
+				start += float64(sec.Served)
+			case i >= n-tenth:
+				end += float64(sec.Served)
+			}
+		}
+	}
+	if start == 0 {
+		return 0
+	}
+	return round(end/start, 3)
+}
+
+// floor is the CPU of a bare handler for each request at a rate, in microseconds.
+func floor(ctx context.Context, bin binaries, rate float64, seed uint64) (float64, error) {
+	addr, err := freeAddr()
+	if err != nil {
+		return 0, err
+	}
+	p, err := start("bare handler", nil, bin.self, "bare", addr)
+	if err != nil {
+		return 0, err
+	}
+	defer p.kill()
+	if err := p.untilOK(ctx, "http://"+addr+"/"); err != nil {
+		return 0, err
+	}
+	const settle, length = time.Second, 4 * time.Second
+	type reading struct {
+		cpu time.Duration
+		err error
+	}
+	readings := make(chan reading, 2)
+	go func() {
+		for _, d := range []time.Duration{settle, length} {
+			time.Sleep(d)
+			c, err := p.cpu()
+			readings <- reading{c, err}
+		}
+	}()
+	rep, err := load.Run(ctx, load.Plan{
+		Targets: []string{addr}, API: load.Echo, Seed: seed, Warmup: settle, Tiers: steady,
+		Schedule: load.Poisson([]load.Phase{{From: rate, To: rate, For: settle + length}}, seed),
+	})
+	if err != nil {
+		return 0, err
+	}
+	a, b := <-readings, <-readings
+	if err := firstError(a.err, b.err); err != nil {
+		return 0, err
+	}
+	if rep.Served != rep.Sent || rep.Sent == 0 {
+		return 0, fmt.Errorf("the bare handler answered %d of %d requests", rep.Served, rep.Sent)
+	}
+	return round((b.cpu-a.cpu).Seconds()*1e6/float64(rep.Sent), 2), nil
+}

@@ -1,0 +1,140 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+
+	"sluice.dev/sluice/internal/wire"
+	"sluice.dev/sluice/internal/worker"
+	"sluice.dev/sluice/internal/worker/backends/simulated"
+)
+
+// serveWorkers serves one simulated worker at each address, all in this process: thirteen processes would
+// cost the two cores more switching than the work itself.
+func serveWorkers(ctx context.Context, addrs []string) error {
+	failed := make(chan error, len(addrs))
+	for _, a := range addrs {
+		l, err := net.Listen("tcp", a)
+		if err != nil {
+			return err
+		}
+		w := worker.New(simulated.New(simulated.Config{ServiceTime: serviceTime}), worker.Options{MaxBatch: maxBatch, SkipWarmUp: true, PredictAPI: true})
+		go func() { _ = w.Run(ctx) }()
+		go func() { failed <- worker.NewHTTPServer(w).Serve(l) }()
+	}
+	return <-failed
+}
+
+// work is what workers have done: truth from the other side of the batcher.
+type work struct {
+	batches, items, busyMs uint64
+	alive                  int
+}
+
+func (a work) minus(b work) work {
+	return work{batches: a.batches - b.batches, items: a.items - b.items, busyMs: a.busyMs - b.busyMs, alive: a.alive}
+}
+
+// workerState asks one worker.
+func workerState(addr string) (wire.WorkerState, error) {
+	var st wire.WorkerState
+	err := getJSON("http://"+addr+wire.PathWorkerState, &st)
+	return st, err
+}
+
+func getJSON(url string, into any) error {
+	resp, err := pollClient.Get(url)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s: %s", url, resp.Status)
+	}
+	return json.NewDecoder(resp.Body).Decode(into)
+}
+
+// workerFleet is the simulated GPU pool: all workers in one process, or, where a scenario kills some, each a
+// gpuworker process of its own.
+type workerFleet struct {
+	addrs     []string
+	processes []*process // one, or one for each address
+	program   string     // gpuworker, where each has its own process
+	past      work       // of processes that were replaced
+}
+
+func startWorkers(ctx context.Context, n int, separate bool, self, gpuworker string) (*workerFleet, error) {
+	addrs, err := freeAddrs(n)
+	if err != nil {
+		return nil, err
+	}
+	f := &workerFleet{addrs: addrs, program: gpuworker}
+	if !separate {
+		p, err := start("workers", nil, self, "workers", strings.Join(addrs, ","))
+		if err != nil {
+			return nil, err
+		}
+		f.processes = append(f.processes, p)
+		for _, a := range addrs {
+			if err := p.untilOK(ctx, "http://"+a+wire.PathReadyz); err != nil {
+				f.stop()
+				return nil, err
+			}
+		}
+		return f, nil
+	}
+	f.processes = make([]*process, n)
+	for i := range addrs {
+		if err := f.startOne(ctx, i); err != nil {
+			f.stop()
+			return nil, err
+		}
+	}
+	return f, nil
+}
+
+// startOne starts the worker at the i-th address and waits until it is ready.
+func (f *workerFleet) startOne(ctx context.Context, i int) error {
+	p, err := start(fmt.Sprintf("worker %d", i), nil, f.program, "--listen", f.addrs[i], "--service-time", serviceTime.String(),
+		"--max-batch", fmt.Sprint(maxBatch), "--skip-warmup")
+	if err != nil {
+		return err
+	}
+	f.processes[i] = p
+	return p.untilOK(ctx, "http://"+f.addrs[i]+wire.PathReadyz)
+}
+
+// remember keeps the counters of the i-th worker, which is about to go.
+func (f *workerFleet) remember(i int) {
+	if st, err := workerState(f.addrs[i]); err == nil {
+		f.past.batches += st.Batches
+		f.past.items += st.Items
+		f.past.busyMs += st.BusyMs
+	}
+}
+
+// done sums up what all workers have done so far.
+func (f *workerFleet) done() work {
+	w := f.past
+	for _, a := range f.addrs {
+		if st, err := workerState(a); err == nil {
+			w.batches += st.Batches
+			w.items += st.Items
+			w.busyMs += st.BusyMs
+			w.alive++
+		}
+	}
+	return w
+}
+
+func (f *workerFleet) stop() {
+	for _, p := range f.processes {
+		if p != nil && !p.ended() {
+			p.kill()
+		}
+	}
+}
