@@ -1,0 +1,343 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/vishvananda/netlink"
+)
+
+func runDown(_ context.Context, args []string) error {
+	fs := newFlags("down", "")
+	l := layoutFlags(fs)
+	if err := fs.Parse(args); err != nil {
+		return err
+	}
+	if err := noArguments(fs); err != nil {
+		return err
+	}
+	if err := l.resolve(); err != nil {
+		return err
+	}
+	if err := requireHost(); err != nil {
+		return err
+	}
+	return down(*l)
+}
+
+// down works from what it finds rather than from what up finished: after a crash, a reboot or half an up, every step
+// looks for its own traces and is content when there are none.
+func down(l layout) error {
+	unlock, err := lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	p := &progress{started: time.Now()}
+	record, recordErr := readHostRecord(l)
+
+	stopped := stopComponents(l, p)
+	killed := killPods(l)
+	p.step("pods", "%d processes killed", killed)
+
+	sockets := shimSockets(l)
+	unmounted := unmountBelow(l.state)
+	p.step("mounts", "%d unmounted", unmounted)
+	removeNetwork()
+	p.step("network", "bridge %s and nftables tables removed", bridgeName)
+	for deadline := time.Now().Add(5 * time.Second); len(removeCgroups()) > 0 && time.Now().Before(deadline); {
+		// The kernel empties a killed process's cgroup a moment after the process is gone.
+		time.Sleep(50 * time.Millisecond)
+	}
+	p.step("cgroups", "removed")
+
+	if recordErr == nil {
+		restoreSysctls(record)
+	}
+	removeFiles(l, record, sockets)
+	p.step("files", "%s removed, sysctls restored", l.state)
+
+	if left := leftovers(l); len(left) > 0 {
+		return fmt.Errorf("%d traces are left, remove them by hand:\n  %s", len(left), strings.Join(left, "\n  "))
+	}
+	if stopped+killed+unmounted == 0 && recordErr != nil {
+		fmt.Println("nothing was running")
+	} else {
+		fmt.Println("the cluster is gone without a trace")
+	}
+	return nil
+}
+
+// stopOrder: the kubelet first, or it restarts what is being killed; the API server before its etcd.
+var stopOrder = []string{"kubelet", "kube-proxy", "gpus", "dns", "kube-scheduler", "kube-controller-manager", "containerd", "kube-apiserver", "etcd"}
+
+func stopComponents(l layout, p *progress) int {
+	recorded := recordedComponents(l)
+	names := slices.Clone(stopOrder)
+	for _, name := range recorded {
+		if !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	stopped := 0
+	for _, name := range names {
+		id, alive := readPID(l, name)
+		if !alive {
+			continue
+		}
+		// An API server drains for up to a minute; its data is about to be deleted, so nobody waits for that.
+		stop(id, 2*time.Second)
+		p.step(name, "stopped (pid %d)", id.PID)
+		stopped++
+	}
+	return stopped
+}
+
+// killPods kills the shims, which are found by the socket of our containerd, and everything in the cluster's cgroups.
+// It repeats, because a shim that dies last may just have started a process.
+func killPods(l layout) int {
+	killed := map[int]bool{}
+	for range 50 {
+		pids := clusterProcesses(l)
+		if len(pids) == 0 {
+			break
+		}
+		for _, pid := range pids {
+			killed[pid] = true
+			syscall.Kill(pid, syscall.SIGKILL)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	return len(killed)
+}
+
+// clusterProcesses finds the processes that belong to the cluster without a pidfile.
+func clusterProcesses(l layout) []int {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return nil
+	}
+	var pids []int
+	for _, entry := range entries {
+		pid, err := strconv.Atoi(entry.Name())
+		if err != nil || pid == os.Getpid() {
+			continue
+		}
+		cgroups, err := os.ReadFile(filepath.Join("/proc", entry.Name(), "cgroup"))
+		if err != nil {
+			continue
+		}
+		cmdline, _ := os.ReadFile(filepath.Join("/proc", entry.Name(), "cmdline"))
+		if inClusterCgroup(string(cgroups)) || isOwnShim(cmdline, l.containerdSocket()) || isOwnComponent(cmdline, l.state) {
+			if _, err := identify(pid); err == nil { // not a zombie, which nothing can kill
+				pids = append(pids, pid)
+			}
+		}
+	}
+	return pids
+}
+
+func inClusterCgroup(procCgroup string) bool {
+	for line := range strings.Lines(procCgroup) {
+		_, path, _ := strings.Cut(strings.TrimSpace(line), ":/")
+		if path == ownName || strings.HasPrefix(path, ownName+"/") {
+			return true
+		}
+	}
+	return false
+}
+
+func isOwnShim(cmdline []byte, socket string) bool {
+	args := strings.Split(string(cmdline), "\x00")
+	return strings.HasPrefix(filepath.Base(args[0]), "containerd-shim") && slices.Contains(args, socket)
+}
+
+// isOwnComponent finds components whose pidfile was lost: all of them name a file below the state directory. The
+// program's name is checked too, so that an editor or a pager open on such a file lives on.
+func isOwnComponent(cmdline []byte, state string) bool {
+	args := strings.Split(string(cmdline), "\x00")
+	known := slices.Contains(stopOrder, filepath.Base(args[0])) || (len(args) > 1 && slices.Contains(stopOrder, args[1]))
+	return known && strings.Contains(string(cmdline), state+"/") || (known && slices.Contains(args, state))
+}
+
+// shimSockets reads where the shims listen: /run/containerd/s/HASH, outside our state whatever the configuration says.
+func shimSockets(l layout) []string {
+	files, _ := filepath.Glob(l.path("containerd/state/io.containerd.runtime.v2.task/*/*/address"))
+	var sockets []string
+	for _, f := range files {
+		if data, err := os.ReadFile(f); err == nil {
+			sockets = append(sockets, strings.TrimPrefix(strings.TrimSpace(string(data)), "unix://"))
+		}
+	}
+	return sockets
+}
+
+// mountsBelow lists mount points under dir, deepest first.
+func mountsBelow(mountinfo, dir string) []string {
+	var points []string
+	for line := range strings.Lines(mountinfo) {
+		fields := strings.Fields(line)
+		if len(fields) < 5 {
+			continue
+		}
+		point := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\134`, `\`).Replace(fields[4])
+		if strings.HasPrefix(point, dir+"/") {
+			points = append(points, point)
+		}
+	}
+	slices.Reverse(points)
+	return points
+}
+
+func unmountBelow(dir string) int {
+	count := 0
+	for range 5 { // mounts stack: one point may hold several
+		mounts, err := os.ReadFile("/proc/self/mountinfo")
+		if err != nil {
+			return count
+		}
+		points := mountsBelow(string(mounts), dir)
+		if len(points) == 0 {
+			return count
+		}
+		for _, point := range points {
+			if syscall.Unmount(point, 0) == nil || syscall.Unmount(point, syscall.MNT_DETACH) == nil {
+				count++
+			}
+		}
+	}
+	return count
+}
+
+// ownTables are the nftables tables of kube-proxy and ours, by family.
+var ownTables = [][2]string{{"ip", nftablesTable}, {"ip", "kube-proxy"}, {"ip6", "kube-proxy"}}
+
+func removeNetwork() {
+	if nft := findProgram("nft"); nft != "" {
+		for _, t := range ownTables {
+			_ = exec.Command(nft, "delete", "table", t[0], t[1]).Run() // fails when absent
+		}
+	}
+	for _, veth := range bridgePorts() {
+		_ = netlink.LinkDel(veth)
+	}
+	if link, err := netlink.LinkByName(bridgeName); err == nil {
+		_ = netlink.LinkDel(link)
+	}
+}
+
+// bridgePorts are the pods' veth ends; the kernel removes them with their namespace, but not at once.
+func bridgePorts() []netlink.Link {
+	bridge, err := netlink.LinkByName(bridgeName)
+	if err != nil {
+		return nil
+	}
+	links, err := netlink.LinkList()
+	if err != nil {
+		return nil
+	}
+	return slices.DeleteFunc(links, func(x netlink.Link) bool { return x.Attrs().MasterIndex != bridge.Attrs().Index })
+}
+
+func restoreSysctls(record hostRecord) {
+	for name, value := range record.Sysctls {
+		path := "/proc/sys/" + name
+		if have, err := os.ReadFile(path); err == nil && strings.TrimSpace(string(have)) != value {
+			_ = os.WriteFile(path, []byte(value), 0o644)
+		}
+	}
+}
+
+func removeFiles(l layout, record hostRecord, sockets []string) {
+	for _, s := range sockets {
+		_ = os.Remove(s)
+	}
+	removeMatching("/var/lib/cni/results/*", func(path string) bool {
+		data, err := os.ReadFile(path)
+		return err == nil && bytes.Contains(data, []byte(l.state+"/"))
+	})
+	removeMatching("/var/log/containers/*", func(path string) bool {
+		to, err := os.Readlink(path)
+		return err == nil && strings.HasPrefix(to, l.state+"/")
+	})
+	_ = os.RemoveAll(l.state)
+	for _, dir := range record.Created {
+		removeEmptyTree(dir)
+	}
+	if record.Kubeconfig != "" {
+		if data, err := os.ReadFile(record.Kubeconfig); err == nil && bytes.Contains(data, []byte(apiURL())) {
+			_ = os.Remove(record.Kubeconfig)
+		}
+	}
+}
+
+func removeMatching(pattern string, match func(path string) bool) {
+	paths, _ := filepath.Glob(pattern)
+	for _, p := range paths {
+		if match(p) {
+			_ = os.Remove(p)
+		}
+	}
+}
+
+// removeEmptyTree removes a directory that up's components created. Only directories, sockets and the kubelet's
+// device checkpoint go: if something else has moved in meanwhile, it stays, and so does its directory.
+func removeEmptyTree(dir string) {
+	if strings.HasPrefix(dir, "/var/lib/kubelet") {
+		_ = os.Remove(filepath.Join(devicePluginDir, "kubelet_internal_checkpoint"))
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return
+	}
+	for _, entry := range entries {
+		path := filepath.Join(dir, entry.Name())
+		switch {
+		case entry.IsDir():
+			removeEmptyTree(path)
+		case entry.Type() == os.ModeSocket:
+			_ = os.Remove(path)
+		}
+	}
+	_ = os.Remove(dir)
+}
+
+// leftovers looks at the host again and names everything of the cluster that is still there.
+func leftovers(l layout) []string {
+	var left []string
+	for _, pid := range clusterProcesses(l) {
+		name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
+		left = append(left, fmt.Sprintf("process %d (%s)", pid, strings.TrimSpace(string(name))))
+	}
+	if mounts, err := os.ReadFile("/proc/self/mountinfo"); err == nil {
+		for _, m := range mountsBelow(string(mounts), l.state) {
+			left = append(left, "mount "+m)
+		}
+	}
+	if _, err := netlink.LinkByName(bridgeName); err == nil {
+		left = append(left, "interface "+bridgeName)
+	}
+	if nft := findProgram("nft"); nft != "" {
+		for _, t := range ownTables {
+			if exec.Command(nft, "list", "table", t[0], t[1]).Run() == nil {
+				left = append(left, "nftables table "+t[0]+" "+t[1])
+			}
+		}
+	}
+	for _, c := range removeCgroups() {
+		left = append(left, "cgroup "+c)
+	}
+	if _, err := os.Stat(l.state); err == nil {
+		left = append(left, "directory "+l.state)
+	}
+	return left
+}

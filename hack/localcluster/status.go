@@ -1,0 +1,68 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"text/tabwriter"
+)
+
+func runStatus(ctx context.Context, args []string) error {
+	fs := newFlags("status", "")
+	l := layoutFlags(fs)
+	if err := fs.Parse(args); err != nil {
+		return err
+	}
+	if err := noArguments(fs); err != nil {
+		return err
+	}
+	if err := l.resolve(); err != nil {
+		return err
+	}
+	if _, err := os.Stat(l.hostRecord()); err != nil {
+		return fmt.Errorf("no cluster in %s: start one with `localcluster up`", l.state)
+	}
+	unhealthy := 0
+	table := tabwriter.NewWriter(os.Stdout, 0, 4, 2, ' ', 0)
+	fmt.Fprintln(table, "COMPONENT\tPID\tHEALTH\tLOG")
+	for _, c := range components(*l, "", "", 0) {
+		pid, health := "-", "stopped"
+		if id, alive := readPID(*l, c.name); alive {
+			pid, health = fmt.Sprint(id.PID), "healthy"
+			if err := c.health(ctx); err != nil {
+				health = "unhealthy: " + err.Error()
+			}
+		}
+		if health != "healthy" {
+			unhealthy++
+		}
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\n", c.name, pid, health, l.log(c.name))
+	}
+	table.Flush()
+	fmt.Println()
+	node, err := getNode(ctx, *l)
+	if err != nil {
+		fmt.Printf("node %s: %v\n", nodeName, err)
+	} else {
+		ready, message := node.ready()
+		fmt.Printf("node %s: Ready=%t (%s), %s: capacity %s, allocatable %s\n", nodeName, ready, strings.TrimSpace(message),
+			gpuResource, orNone(node.Status.Capacity[gpuResource]), orNone(node.Status.Allocatable[gpuResource]))
+	}
+	if gpus, err := askGPUs(*l, gpuRequest{Op: "list"}); err == nil {
+		printGPUs(os.Stdout, gpus)
+	}
+	fmt.Printf("export KUBECONFIG=%s\n", l.kubeconfig)
+	if unhealthy > 0 {
+		return errors.New("not every component is healthy: look into its log, then run `localcluster up` again, which starts what is stopped")
+	}
+	return nil
+}
+
+func orNone(s string) string {
+	if s == "" {
+		return "none"
+	}
+	return s
+}
