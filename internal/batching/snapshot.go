@@ -56,3 +56,56 @@ type TierSnapshot struct {
 	Lambda   float64
 	Accepted float64
 }
+
+// Snapshot returns the state at now. It costs a few microseconds: a scrape or a tick may ask for it, not
+// every request.
+func (c *Core) Snapshot(now time.Time) Snapshot {
+	at := c.at(now)
+	all := float64(c.live) * c.perWorker()
+	s := Snapshot{
+		Depth: c.depth, Bytes: c.bytes, Parked: c.depth + c.running,
+		Lambda: c.offered.perSecond(at), Live: c.live, Mu: all, MuShare: c.mu(at),
+		Window:         time.Duration(c.window(at)),
+		ServiceSamples: c.est.full.n,
+		ServiceP50:     time.Duration(c.est.p50()), ServiceP99: time.Duration(c.est.p99()),
+		Gap:     time.Duration(c.est.gap()),
+		Batches: c.batches, Items: c.items, Busy: c.busy, Wasted: c.wasted, Retries: c.retries,
+		ParamsMode: c.mode,
+		Tiers:      make([]TierSnapshot, len(c.tiers)),
+		Workers:    make([]wire.WorkerView, 0, len(c.workers)),
+	}
+	for i := range c.tiers {
+		t := &c.tiers[i]
+		s.Tiers[i] = t.counts
+		s.Tiers[i].Queued = t.queued
+		s.Tiers[i].Lambda = t.offered.perSecond(at)
+		s.Tiers[i].Accepted = t.accepted.perSecond(at)
+		if t.oldest != nil {
+			s.OldestWait = max(s.OldestWait, time.Duration(at-t.oldest.enqueued))
+		}
+	}
+	switch {
+	case c.depth == 0:
+	case s.MuShare > 0:
+		s.Backlog = seconds(float64(c.depth) / s.MuShare)
+	default: // nothing drains it
+		s.Backlog = time.Hour
+	}
+	for _, w := range c.workers {
+		v := wire.WorkerView{Addr: w.Addr, Pod: w.Pod, State: w.state, Failures: w.failed, Message: w.message}
+		if w.idleAt(at) { // another batcher's batch is over too, as far as is known
+			v.State = wire.ViewIdle
+			v.IdleMs = float64(at-max(w.since, w.idleFrom())) / 1e6
+		}
+		s.Workers = append(s.Workers, v)
+	}
+	return s
+}
+
+// idleFrom returns when an idle worker became so.
+func (w *worker) idleFrom() int64 {
+	if w.state == wire.ViewOther {
+		return w.until
+	}
+	return w.since
+}

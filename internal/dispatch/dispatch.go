@@ -25,13 +25,3 @@ type Config struct {
 	// Logger gets one line for a worker that changes between healthy and not; nil discards.
 	Logger *slog.Logger
 }
-
-// The Engine, which New(Config) returns, is the batching.Submitter of a pool:
-//
-//	Submit(ctx, batching.Request) (batching.Result, error)
-//	SetWorkers([]Endpoint)            the whole set, whenever it changes
-//	SetFleetLambda(perSecond float64) from the zone signal; 0 unknown
-//	SetBatchers(ready int)            used while the fleet's lambda is unknown
-//	Snapshot() batching.Snapshot
-//	Drain(ctx) error                  admits nothing more, waits for what is parked
-//	Close()                           answers everything parked with draining, stops

@@ -1,0 +1,246 @@
+package batching
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+)
+
+// Runner runs one batch at its worker and says how it ended. It must return when ctx is done, and soon
+// after b.Timeout.
+type Runner interface {
+	Run(ctx context.Context, b *Batch) Outcome
+}
+
+// LossListener is what a Runner may implement to hear of a worker that a batch found unhealthy or leaving,
+// once the Batcher knows it too. It is called without the Batcher's lock.
+type LossListener interface {
+	WorkerLost(addr string)
+}
+
+// Batcher is a Core that many goroutines use: a Submitter. One lock guards it, one timer serves windows
+// and deadlines of all requests, and only a batch that runs has a goroutine.
+type Batcher struct {
+	runner Runner
+	ctx    context.Context // of the running batches
+	stop   context.CancelFunc
+	pool   sync.Pool // of *Ticket
+
+	mu      sync.Mutex
+	core    *Core
+	timer   *time.Timer
+	armed   time.Time     // when the timer fires, zero for not at all
+	drained chan struct{} // closed when a Drain may return; nil when nobody waits
+	closed  bool
+	batches sync.WaitGroup
+}
+
+// NewBatcher returns a Batcher without workers: it answers no_capacity until it has some.
+func NewBatcher(cfg Config, runner Runner) *Batcher {
+	b := &Batcher{runner: runner}
+	b.ctx, b.stop = context.WithCancel(context.Background())
+	b.core = NewCore(cfg, func(t *Ticket) { t.ready <- struct{}{} })
+	b.pool.New = func() any { return &Ticket{ready: make(chan struct{}, 1)} }
+	return b
+}
+
+// Submit implements Submitter.
+func (b *Batcher) Submit(ctx context.Context, r Request) (Result, error) {
+	t := b.pool.Get().(*Ticket)
+	t.Request = r
+	b.mu.Lock()
+	now := time.Now()
+	if err := b.core.Enqueue(now, t); err != nil {
+		b.mu.Unlock()
+		t.Reset()
+		b.pool.Put(t)
+		return Result{}, err
+	}
+	b.pump(now)
+	b.mu.Unlock()
+	select {
+	case <-t.ready:
+	case <-ctx.Done():
+		cause := Cancelled
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			cause = Expired
+		}
+		b.mu.Lock()
+		running := b.core.Cancel(t, cause)
+		if !running {
+			b.pump(time.Now())
+		}
+		b.mu.Unlock()
+		if running { // its batch still points to it: the garbage collector gets it
+			return Result{}, &Error{Cause: cause, Detail: "given up while its batch ran"}
+		}
+		<-t.ready // already there, whether it was cancelled or answered just before
+	}
+	result, err := t.Result, t.Err
+	t.Reset()
+	b.pool.Put(t)
+	if err != nil {
+		return Result{}, err
+	}
+	return result, nil
+}
+
+// pump starts what must leave and arms the timer for what must leave later. The lock is held.
+func (b *Batcher) pump(now time.Time) {
+	for !b.closed {
+		batch := b.core.Next(now)
+		if batch == nil {
+			break
+		}
+		b.batches.Add(1)
+		go b.run(batch)
+	}
+	if b.drained != nil && b.core.Parked() == 0 {
+		close(b.drained)
+		b.drained = nil
+	}
+	wake := b.core.Wake(now)
+	if wake.IsZero() || b.closed {
+		return // a timer that is armed fires for nothing, once
+	}
+	if !b.armed.IsZero() && !wake.Before(b.armed) {
+		return // it will look again then
+	}
+	b.armed = wake
+	if b.timer == nil {
+		b.timer = time.AfterFunc(wake.Sub(now), b.tick)
+	} else {
+		b.timer.Reset(wake.Sub(now))
+	}
+}
+
+func (b *Batcher) tick() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.armed = time.Time{}
+	b.pump(time.Now())
+}
+
+func (b *Batcher) run(batch *Batch) {
+	defer b.batches.Done()
+	addr := batch.Worker
+	o := b.runner.Run(b.ctx, batch)
+	b.mu.Lock()
+	lost := !b.core.Finish(time.Now(), batch, o)
+	b.settle()
+	b.mu.Unlock()
+	if lost {
+		if l, ok := b.runner.(LossListener); ok {
+			l.WorkerLost(addr)
+		}
+	}
+}
+
+// settle looks for what may leave after a change. The lock is held. It reads the clock again, so that the
+// time that the change took counts as gap.
+func (b *Batcher) settle() {
+	if b.closed {
+		b.core.FailAll(Draining, "this batcher has shut down")
+	}
+	b.pump(time.Now())
+}
+
+// SetWorkers makes ids the set of workers. New ones get nothing until WorkerIdle was called for them.
+func (b *Batcher) SetWorkers(ids []WorkerID) {
+	b.with(func(c *Core, now time.Time) { c.SetWorkers(now, ids) })
+}
+
+// WorkerIdle reports that a worker said it is idle.
+func (b *Batcher) WorkerIdle(addr string) {
+	b.with(func(c *Core, now time.Time) { c.WorkerIdle(now, addr) })
+}
+
+// WorkerBusy reports that a worker said it is busy for about freeIn.
+func (b *Batcher) WorkerBusy(addr string, freeIn time.Duration) {
+	b.with(func(c *Core, now time.Time) { c.WorkerBusy(now, addr, freeIn) })
+}
+
+// WorkerDraining reports that a worker said it is leaving.
+func (b *Batcher) WorkerDraining(addr string) {
+	b.with(func(c *Core, now time.Time) { c.WorkerDraining(now, addr) })
+}
+
+// WorkerUnhealthy reports that a worker does not answer, or cannot run a batch.
+func (b *Batcher) WorkerUnhealthy(addr, message string) {
+	b.with(func(c *Core, now time.Time) { c.WorkerUnhealthy(now, addr, message) })
+}
+
+// SetParamsMode tells how the backend takes parameters: item, batch or none.
+func (b *Batcher) SetParamsMode(mode string) {
+	b.with(func(c *Core, _ time.Time) { c.SetParamsMode(mode) })
+}
+
+// SetFleetLambda tells the fleet's arrivals a second, from the zone signal; 0 is unknown.
+func (b *Batcher) SetFleetLambda(perSecond float64) {
+	b.with(func(c *Core, _ time.Time) { c.SetFleetLambda(perSecond) })
+}
+
+// SetBatchers tells how many batchers are ready, this one included: the share while the fleet's arrivals
+// are unknown.
+func (b *Batcher) SetBatchers(ready int) {
+	b.with(func(c *Core, _ time.Time) { c.SetBatchers(ready) })
+}
+
+func (b *Batcher) with(f func(*Core, time.Time)) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	f(b.core, time.Now())
+	b.settle()
+}
+
+// WorkerView returns how the worker at addr looks ("" when unknown), since when, and its failures in a row.
+func (b *Batcher) WorkerView(addr string) (view string, since time.Time, streak int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.core.WorkerView(time.Now(), addr)
+}
+
+// Snapshot returns one consistent view.
+func (b *Batcher) Snapshot() Snapshot {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.core.Snapshot(time.Now())
+}
+
+// Drain admits nothing more and returns when nothing is parked, or with ctx's error. What waits leaves
+// without waiting for company. Only one Drain may run at a time.
+func (b *Batcher) Drain(ctx context.Context) error {
+	b.mu.Lock()
+	b.core.Stop()
+	drained := make(chan struct{})
+	b.drained = drained
+	b.pump(time.Now())
+	b.mu.Unlock()
+	select {
+	case <-drained:
+		return nil
+	case <-ctx.Done():
+		b.mu.Lock()
+		if b.drained == drained {
+			b.drained = nil
+		}
+		b.mu.Unlock()
+		return ctx.Err()
+	}
+}
+
+// Close answers everything that waits with draining, aborts the running batches (whose requests are
+// answered so too) and returns when their goroutines are gone.
+func (b *Batcher) Close() {
+	b.mu.Lock()
+	b.core.Stop()
+	b.closed = true
+	if b.timer != nil {
+		b.timer.Stop()
+	}
+	b.settle()
+	b.mu.Unlock()
+	b.stop()
+	b.batches.Wait()
+}

@@ -1,0 +1,193 @@
+package batching
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"sluice.dev/sluice/internal/poolspec"
+	"sluice.dev/sluice/internal/wire"
+)
+
+// testConfig is the default pool: B 100, S 100 ms, enterprise, paid, free (2 % reserved).
+func testConfig() Config {
+	c := FromPool(poolspec.Default(), "b0")
+	c.InferenceTime = 100*time.Millisecond - copies
+	return c
+}
+
+// fleet runs batches in virtual time: service after the batch left, echoing "echo:"+input, or what fail says.
+type fleet struct {
+	service time.Duration
+	fail    func(b *Batch) *Outcome // nil for an answer
+
+	mu      sync.Mutex
+	running map[string]bool
+	sizes   []int
+	ran     map[string]int // attempts by request id
+}
+
+func newFleet(service time.Duration) *fleet {
+	return &fleet{service: service, running: map[string]bool{}, ran: map[string]int{}}
+}
+
+func (f *fleet) Run(ctx context.Context, b *Batch) Outcome {
+	f.mu.Lock()
+	if f.running[b.Worker] {
+		panic("two batches at once on " + b.Worker)
+	}
+	f.running[b.Worker] = true
+	f.sizes = append(f.sizes, len(b.Tickets))
+	f.mu.Unlock()
+	o := Outcome{Kind: Answered}
+	if f.fail != nil {
+		if x := f.fail(b); x != nil {
+			o = *x
+		}
+	}
+	if o.Kind != Refused && o.Kind != Busy && o.Kind != Leaving {
+		d := f.service
+		if o.Kind == TimedOut {
+			d = b.Timeout
+		}
+		select {
+		case <-time.After(d):
+		case <-ctx.Done():
+			o = Outcome{Kind: Crashed, Detail: "aborted"}
+		}
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.running, b.Worker)
+	for _, t := range b.Tickets {
+		if o.Kind != Refused && o.Kind != Busy && o.Kind != Leaving {
+			f.ran[t.ID]++
+		}
+		if o.Kind == Answered && o.Results == nil || len(o.Results) > 0 && len(o.Results) < len(b.Tickets) {
+			o.Results = append(o.Results, wire.Result{RequestID: t.ID, Output: "echo:" + t.Input, Status: wire.StatusOK})
+		}
+	}
+	return o
+}
+
+// withWorkers makes n idle workers.
+func withWorkers(b *Batcher, n int) {
+	var ids []WorkerID
+	for i := range n {
+		ids = append(ids, WorkerID{Addr: fmt.Sprintf("w%d", i)})
+	}
+	b.SetWorkers(ids)
+	for _, id := range ids {
+		b.WorkerIdle(id.Addr)
+	}
+}
+
+func causeOf(err error) Cause {
+	var e *Error
+	if errors.As(err, &e) {
+		return e.Cause
+	}
+	return ""
+}
+
+func TestALonelyRequestIsNotHeldBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(100 * time.Millisecond)
+		b := NewBatcher(testConfig(), f)
+		defer b.Close()
+		withWorkers(b, 13)
+		start := time.Now()
+		r, err := b.Submit(t.Context(), Request{ID: "a", Input: "x"})
+		if err != nil || r.Output != "echo:x" || r.BatchSize != 1 || r.Attempts != 1 {
+			t.Fatalf("got %+v, %v", r, err)
+		}
+		if d := time.Since(start); d != 100*time.Millisecond {
+			t.Fatalf("took %v, want the service time alone", d)
+		}
+	})
+}
+
+func TestRequestsWaitingForAWorkerShareTheNextBatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(100 * time.Millisecond)
+		b := NewBatcher(testConfig(), f)
+		defer b.Close()
+		withWorkers(b, 1)
+		var wg sync.WaitGroup
+		for i := range 250 {
+			wg.Go(func() {
+				id := fmt.Sprint("r", i)
+				r, err := b.Submit(t.Context(), Request{ID: id, Input: id})
+				if err != nil || r.Output != "echo:"+id {
+					t.Errorf("%s got %+v, %v", id, r, err)
+				}
+			})
+			synctest.Wait()
+		}
+		wg.Wait()
+		total := 0
+		for _, n := range f.sizes {
+			total += n
+			if n > 100 {
+				t.Fatalf("batch of %d", n)
+			}
+		}
+		if total != 250 || len(f.sizes) > 4 {
+			t.Fatalf("batches %v", f.sizes)
+		}
+	})
+}
+
+func TestNoWorkerIsNoCapacity(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := NewBatcher(testConfig(), newFleet(time.Second))
+		defer b.Close()
+		if _, err := b.Submit(t.Context(), Request{ID: "a"}); causeOf(err) != NoCapacity {
+			t.Fatalf("got %v", err)
+		}
+	})
+}
+
+func TestMassCancelReturnsToBaseline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(100 * time.Millisecond)
+		b := NewBatcher(testConfig(), f)
+		defer b.Close()
+		withWorkers(b, 13)
+		base := runtime.NumGoroutine()
+		var freed atomic.Int64
+		ctx, cancel := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		for i := range 4000 {
+			wg.Go(func() {
+				payload := make([]byte, 1<<10)
+				runtime.AddCleanup(&payload[0], func(int) { freed.Add(1) }, 0)
+				_, err := b.Submit(ctx, Request{ID: fmt.Sprint(i), Input: string(payload), Tier: i % 3})
+				if c := causeOf(err); c != Cancelled && c != Infeasible && err != nil {
+					t.Errorf("got %v", err)
+				}
+			})
+		}
+		synctest.Wait()
+		cancel()
+		wg.Wait()
+		s := b.Snapshot()
+		if s.Depth != 0 || s.Bytes != 0 {
+			t.Fatalf("depth %d, bytes %d after everybody left", s.Depth, s.Bytes)
+		}
+		time.Sleep(time.Second) // virtual: the running batches end
+		synctest.Wait()
+		if s := b.Snapshot(); s.Parked != 0 {
+			t.Fatalf("parked %d", s.Parked)
+		}
+		if n := runtime.NumGoroutine(); n > base {
+			t.Fatalf("%d goroutines, %d before", n, base)
+		}
+	})
+}

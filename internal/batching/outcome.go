@@ -1,0 +1,163 @@
+package batching
+
+import (
+	"fmt"
+	"time"
+
+	"sluice.dev/sluice/internal/wire"
+)
+
+// Kind says how a batch ended.
+type Kind uint8
+
+const (
+	// Answered: the worker returned results.
+	Answered Kind = iota
+	// Refused: the batch never reached a worker that could run it (connection refused, not ready). No
+	// attempt is spent; the worker is unhealthy.
+	Refused
+	// Busy: the worker runs another batcher's batch, for Outcome.FreeIn. No attempt is spent.
+	Busy
+	// Leaving: the worker is draining. No attempt is spent.
+	Leaving
+	// Raised: the user's function failed. The worker is healthy.
+	Raised
+	// Crashed: the worker took the batch and failed, was cut off, hung or answered nonsense.
+	Crashed
+	// TimedOut: the worker took the batch and did not answer in time.
+	TimedOut
+)
+
+// Outcome is how a batch ended.
+type Outcome struct {
+	Kind    Kind
+	Results []wire.Result // Answered: one for each ticket, in order
+	FreeIn  time.Duration // Busy
+	Detail  string        // for a person, when not Answered
+}
+
+// Finish reports how b ended. It answers the tickets of b or puts them back, one by one; b is the Core's
+// again. It returns whether the worker is still live.
+func (c *Core) Finish(now time.Time, b *Batch, o Outcome) (live bool) {
+	at := c.at(now)
+	w := b.worker
+	if o.Kind == Answered {
+		if wrong := mismatch(b, o.Results); wrong != "" {
+			o = Outcome{Kind: Crashed, Detail: wrong}
+		}
+	}
+	c.running -= len(b.Tickets)
+	w.batch, w.freed = nil, -1
+	elapsed := at - b.at
+	switch o.Kind {
+	case Answered, Raised:
+		w.state, w.since, w.message = wire.ViewIdle, at, ""
+		if c.interactive >= c.cfg.MaxSize {
+			w.freed = at
+		}
+		c.batches++
+		c.items += uint64(len(b.Tickets))
+		c.busy += time.Duration(elapsed)
+	case Busy:
+		c.other(at, w, o.FreeIn)
+		w.since = at
+	case Leaving:
+		w.state, w.since, w.message = wire.ViewDraining, at, o.Detail
+	default:
+		w.state, w.since, w.message = wire.ViewUnhealthy, at, o.Detail
+	}
+	switch o.Kind {
+	case Answered:
+		w.streak = 0
+		c.est.add(at, elapsed, len(b.Tickets), c.cfg.MaxSize)
+	case TimedOut:
+		c.est.add(at, elapsed, len(b.Tickets), c.cfg.MaxSize)
+		fallthrough
+	case Raised, Crashed:
+		w.streak++
+		w.failed++
+	}
+	c.workersChanged()
+	alone := len(b.Tickets) == 1
+	for k, t := range b.Tickets {
+		switch o.Kind {
+		case Answered:
+			c.answer(at, t, b, &o.Results[k])
+		case Raised, Crashed, TimedOut:
+			c.again(at, t, w, alone, o.Detail)
+		default:
+			c.back(t)
+		}
+	}
+	c.recycle(b)
+	return w.live()
+}
+
+// mismatch says how results differ from what was asked: never is an answer given to another request.
+func mismatch(b *Batch, results []wire.Result) string {
+	if len(results) != len(b.Tickets) {
+		return fmt.Sprintf("the worker returned %d results for %d requests", len(results), len(b.Tickets))
+	}
+	for k := range results {
+		if results[k].RequestID != b.Tickets[k].ID {
+			return fmt.Sprintf("result %d is for request %q, not for %q", k, results[k].RequestID, b.Tickets[k].ID)
+		}
+		if s := results[k].Status; s != wire.StatusOK && s != wire.StatusError {
+			return fmt.Sprintf("result %d has the unknown status %q", k, s)
+		}
+	}
+	return ""
+}
+
+// answer hands t its result. A backend that blames one item by itself has found the guilty one: that is
+// input_failed without a second attempt.
+func (c *Core) answer(at int64, t *Ticket, b *Batch, r *wire.Result) {
+	t.attempts++
+	if t.abandoned || t.deadline < at {
+		c.wasted++
+	}
+	switch {
+	case t.abandoned:
+		c.finish(t, &Error{Cause: Cancelled})
+	case r.Status == wire.StatusError:
+		c.finish(t, &Error{Cause: InputFailed, Detail: r.Error})
+	default:
+		t.Result = Result{
+			Output: r.Output, QueueWait: time.Duration(b.at - t.arrival), Service: time.Duration(at - b.at),
+			BatchSize: len(b.Tickets), Attempts: t.attempts, BatchID: b.ID, Worker: b.Worker,
+		}
+		if r.Usage != nil {
+			t.Result.Usage = *r.Usage
+		}
+		c.finish(t, nil)
+	}
+}
+
+// again puts t back for a second attempt, by itself, if it has one left and time for it.
+func (c *Core) again(at int64, t *Ticket, w *worker, alone bool, detail string) {
+	t.attempts++
+	switch {
+	case t.abandoned:
+		c.wasted++
+		c.finish(t, &Error{Cause: Cancelled})
+	case t.attempts > c.cfg.MaxRetries && t.attempts > 1 && alone:
+		c.finish(t, &Error{Cause: InputFailed, Detail: "failed twice, the second time alone: " + detail})
+	case t.attempts > c.cfg.MaxRetries:
+		c.finish(t, &Error{Cause: SecondFailure, Detail: detail})
+	case at+c.est.p50()+c.est.gap() > t.deadline:
+		c.finish(t, &Error{Cause: SecondFailure, Detail: "no time for a second attempt after: " + detail})
+	default:
+		t.retry, t.avoid = true, w.Addr
+		c.retries++
+		c.push(t, true)
+	}
+}
+
+// back puts t back as if it had never left.
+func (c *Core) back(t *Ticket) {
+	if t.abandoned {
+		c.finish(t, &Error{Cause: Cancelled})
+		return
+	}
+	c.push(t, true)
+}

@@ -1,0 +1,205 @@
+package batching
+
+import (
+	"math"
+	"time"
+
+	"sluice.dev/sluice/internal/rendezvous"
+	"sluice.dev/sluice/internal/wire"
+)
+
+// WorkerID names a worker. Another Pod at the same Addr is another worker.
+type WorkerID struct {
+	Addr string
+	Pod  string
+}
+
+// worker is what this batcher knows of one worker. Its state is set from what happened last, never
+// counted up and down.
+type worker struct {
+	WorkerID
+	state   string // wire.View...
+	since   int64  // when it became idle, or its batch left
+	until   int64  // other: when it is likely free
+	batch   *Batch // mine
+	streak  int    // failures in a row
+	failed  uint64
+	message string
+	gone    bool  // left the set while it ran a batch of ours
+	freed   int64 // when its last batch ended, if a full one waited then; else -1: a sample of g
+}
+
+// idleAt says whether the worker can take a batch.
+func (w *worker) idleAt(at int64) bool {
+	return !w.gone && (w.state == wire.ViewIdle || (w.state == wire.ViewOther && w.until <= at))
+}
+
+func (w *worker) live() bool {
+	return !w.gone && w.state != wire.ViewUnhealthy && w.state != wire.ViewDraining
+}
+
+// SetWorkers makes ids the set of workers. New ones count as unhealthy until WorkerIdle says otherwise;
+// one that left while it runs a batch of ours finishes it.
+func (c *Core) SetWorkers(now time.Time, ids []WorkerID) {
+	at := c.at(now)
+	known := map[string]*worker{}
+	for _, w := range c.workers {
+		known[w.Addr] = w
+	}
+	addrs := make([]string, 0, len(ids))
+	next := make([]*worker, 0, len(ids))
+	seen := map[string]bool{}
+	for _, id := range ids {
+		if seen[id.Addr] {
+			continue
+		}
+		seen[id.Addr] = true
+		w := known[id.Addr]
+		if w == nil || w.Pod != id.Pod {
+			if w != nil {
+				w.gone = true
+			}
+			w = &worker{WorkerID: id, state: wire.ViewUnhealthy, since: at, freed: -1, message: "not asked yet"}
+		}
+		w.gone = false
+		addrs = append(addrs, id.Addr)
+		next = append(next, w)
+	}
+	for addr, w := range known {
+		if !seen[addr] {
+			w.gone = true
+		}
+	}
+	c.workers = c.workers[:0:0]
+	for _, i := range rendezvous.Order(c.cfg.ID, addrs) {
+		c.workers = append(c.workers, next[i])
+	}
+	c.workersChanged()
+}
+
+// find returns the worker at addr, nil when it is not in the set.
+func (c *Core) find(addr string) *worker {
+	for _, w := range c.workers {
+		if w.Addr == addr {
+			return w
+		}
+	}
+	return nil
+}
+
+// WorkerIdle reports that the worker said it is idle. It changes nothing while a batch of ours runs there.
+func (c *Core) WorkerIdle(now time.Time, addr string) {
+	w := c.find(addr)
+	if w == nil || w.state == wire.ViewMine || w.state == wire.ViewIdle {
+		return
+	}
+	w.state, w.since, w.freed, w.message = wire.ViewIdle, c.at(now), -1, ""
+	c.workersChanged()
+}
+
+// WorkerBusy reports that the worker said it is busy for about freeIn. After a batch of ours failed there
+// that may be the very batch: the worker stays unhealthy until it says idle.
+func (c *Core) WorkerBusy(now time.Time, addr string, freeIn time.Duration) {
+	w := c.find(addr)
+	if w == nil || w.state == wire.ViewMine || (w.state == wire.ViewUnhealthy && w.streak > 0) {
+		return
+	}
+	c.other(c.at(now), w, freeIn)
+	c.workersChanged()
+}
+
+func (c *Core) other(at int64, w *worker, freeIn time.Duration) {
+	// At least 2 ms: an answer of 0 must not make two batchers ask in a loop.
+	w.state, w.until, w.freed = wire.ViewOther, at+int64(max(freeIn, 2*time.Millisecond)), -1
+}
+
+// WorkerDraining reports that the worker said it is leaving.
+func (c *Core) WorkerDraining(now time.Time, addr string) {
+	c.lose(now, addr, wire.ViewDraining, "draining")
+}
+
+// WorkerUnhealthy reports that the worker does not answer or says it cannot run a batch.
+func (c *Core) WorkerUnhealthy(now time.Time, addr, message string) {
+	c.lose(now, addr, wire.ViewUnhealthy, message)
+}
+
+func (c *Core) lose(now time.Time, addr, state, message string) {
+	w := c.find(addr)
+	if w == nil || w.state == wire.ViewMine {
+		return
+	}
+	if w.state != state {
+		w.since = c.at(now)
+	}
+	w.state, w.message = state, message
+	c.workersChanged()
+}
+
+// WorkerView returns how the worker at addr looks, when that state began, and its failures in a row; ""
+// when it is not in the set.
+func (c *Core) WorkerView(now time.Time, addr string) (view string, since time.Time, streak int) {
+	w := c.find(addr)
+	if w == nil {
+		return "", time.Time{}, 0
+	}
+	return w.state, c.epoch.Add(time.Duration(w.since)), w.streak
+}
+
+// workersChanged recomputes what is derived from the workers' states.
+func (c *Core) workersChanged() {
+	c.live = 0
+	for _, w := range c.workers {
+		if w.live() {
+			c.live++
+		}
+	}
+	c.freshUntil = math.MinInt64
+	c.blocked = false
+}
+
+// countIdle brings c.idle and c.nextFree up to date: how many workers can take a batch now, and when the
+// first of the others is likely to. Between changes of a worker it costs one comparison.
+func (c *Core) countIdle(at int64) {
+	if at < c.freshUntil {
+		return
+	}
+	c.idle, c.nextFree, c.freshUntil = 0, math.MaxInt64, math.MaxInt64
+	s := c.est.p50()
+	for _, w := range c.workers {
+		switch {
+		case w.idleAt(at):
+			c.idle++
+		case w.gone:
+		case w.state == wire.ViewOther:
+			c.nextFree = min(c.nextFree, w.until)
+			c.freshUntil = min(c.freshUntil, w.until)
+		case w.state == wire.ViewMine:
+			c.nextFree = min(c.nextFree, w.since+s)
+		}
+	}
+}
+
+// nextIdle returns how long it takes until a worker can take a batch.
+func (c *Core) nextIdle(at int64) int64 {
+	c.countIdle(at)
+	if c.idle > 0 {
+		return 0
+	}
+	if c.nextFree == math.MaxInt64 { // nobody runs anything, nobody is idle: live is 0
+		return c.est.p50()
+	}
+	return max(c.nextFree-at, 0)
+}
+
+// candidates calls yield with the idle workers in the order in which they should be tried: by preference,
+// but those that failed last after those that did not, else a worker that fails at once would be idle most
+// often and attract everything.
+func (c *Core) candidates(at int64, yield func(*worker) bool) {
+	for pass := 0; pass < 2; pass++ {
+		for _, w := range c.workers {
+			if (w.streak > 0) == (pass == 1) && w.idleAt(at) && !yield(w) {
+				return
+			}
+		}
+	}
+}
