@@ -129,7 +129,7 @@ func (s *Server) accountLocked(inst Instance, n int, took time.Duration, err err
 	}
 	code := codeOf(err)
 	s.metrics.failures.WithLabelValues(code).Inc()
-	s.opt.Log.Warn("batch failed", "code", code, "items", n, "took", took, "error", err)
+	s.opt.Log.Warn("batch failed", "code", code, "items", n, "took_ms", ms(took), "error", err)
 	if code != wire.CodeApplication {
 		return
 	}

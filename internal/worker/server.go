@@ -56,7 +56,7 @@ func New(b Backend, o Options) *Server {
 	s := &Server{
 		opt: o, backend: b, mux: http.NewServeMux(),
 		service: o.ServiceTime,
-		slot:    make(chan struct{}, 1), drained: make(chan struct{}),
+		slot:    make(chan struct{}, 1), suspect: make(chan struct{}, 1), drained: make(chan struct{}),
 		message: "the backend is not loaded yet",
 	}
 	s.slot <- struct{}{}

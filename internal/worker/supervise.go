@@ -27,11 +27,11 @@ func (s *Server) Run(ctx context.Context) error {
 				break
 			}
 			s.setDown(phaseFailed, fmt.Sprintf("the backend could not be loaded: %v; next try in %v", err, backoff))
-			s.opt.Log.Error("backend could not be loaded", "error", err, "retry_in", backoff)
+			s.opt.Log.Error("backend could not be loaded", "error", err, "retry_in", backoff.String())
 		} else {
 			took := time.Since(start)
 			s.metrics.load.Set(took.Seconds())
-			s.opt.Log.Info("ready", "load", took, "parameters", inst.ParamsMode())
+			s.opt.Log.Info("ready", "load_seconds", took.Seconds(), "parameters", inst.ParamsMode())
 			s.setReady(inst)
 			batchesBefore := s.State().Batches
 			err = s.watch(ctx, inst)
@@ -43,7 +43,7 @@ func (s *Server) Run(ctx context.Context) error {
 				backoff = s.opt.BackoffMin
 			}
 			s.metrics.restarts.Inc()
-			s.opt.Log.Error("backend died", "error", err, "lived", time.Since(start)-took, "restart_in", backoff)
+			s.opt.Log.Error("backend died", "error", err, "lived_seconds", (time.Since(start) - took).Seconds(), "restart_in", backoff.String())
 		}
 		sleep(ctx, backoff)
 		backoff = min(2*backoff, s.opt.BackoffMax)
