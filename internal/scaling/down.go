@@ -49,13 +49,13 @@ func scaleDown(now time.Time, p Policy, o Observation, f figures, s State) verdi
 	if v := ranked(o.Workers); len(v) == 0 || !v[0].Pending {
 		left-- // whoever leaves serves now
 	}
-	peakWarm := p.Warm.of(f.workersFor(s.PeakOffered, p))
-	after := f.load(s.PeakOffered, left, peakWarm)
+	peak := s.peak()
+	after := f.load(peak, left, p.Warm.of(f.workersFor(peak, p)))
 	if after >= f.line {
 		return hold(ReasonWouldOverload, "held: %s, but %d would carry %s, at or above %d %%", percentOf(f), left, percent(after), p.AbovePercent)
 	}
 	return verdict{f.current - 1, ReasonUtilizationLow, fmt.Sprintf("%d → %d: below %d %% for %s, %s offered at most, the rest will carry %s",
-		o.Current, f.current-1, p.BelowPercent, Span(p.DownWindow), perSecond(s.PeakOffered), percent(after))}
+		o.Current, f.current-1, p.BelowPercent, Span(p.DownWindow), perSecond(peak), percent(after))}
 }
 
 // ranked are the workers in the order in which they should leave: those that do not serve, those that serve

@@ -28,8 +28,11 @@ type figures struct {
 	settled float64 // the load, at most, of workers that are enough while some of them start
 }
 
-// maxWorkers bounds arithmetic on absurd loads; the API allows 1000 workers.
-const maxWorkers = 100_000
+// Bounds of the arithmetic on absurd loads; the API allows 1000 workers.
+const (
+	maxWorkers = 100_000
+	maxRate    = 1e9
+)
 
 // PerWorker is c = B / (S + g): requests/s that one worker serves with full batches. 0 when S + g is not
 // positive.
@@ -58,11 +61,11 @@ func measure(now time.Time, p Policy, o Observation, s *State) figures {
 		current: min(max(o.Current, p.Min), p.Max),
 		line:    float64(p.AbovePercent) / 100,
 	}
-	// A fleet just sized for the target must not look too small under 5 % more, even where the line is the
-	// target.
-	f.settled = max(f.line, 1.06*float64(p.TargetPercent)/100)
-	if o.Offered > 0 && !math.IsInf(o.Offered, 1) { // also false for NaN
-		f.offered = o.Offered
+	// A fleet sized for the target by a sample that was 5 % low must not look too small under one that is 5 %
+	// high: 1.05 / 0.95 = 1.105.
+	f.settled = max(f.line, 1.11*float64(p.TargetPercent)/100)
+	if o.Offered > 0 { // false for NaN
+		f.offered = min(o.Offered, maxRate)
 	}
 	f.known = o.Sources > 0 && f.c > 0
 	f.mu = f.c * float64(o.Ready)

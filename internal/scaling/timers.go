@@ -14,7 +14,7 @@ func (s *State) advance(now time.Time, p Policy, o Observation, f figures) {
 	}
 	if !f.known {
 		s.DepthScrapes = 0
-		s.BelowSince, s.PeakOffered = time.Time{}, 0
+		s.resetBelow()
 		return
 	}
 	if f.overDue {
@@ -23,19 +23,29 @@ func (s *State) advance(now time.Time, p Policy, o Observation, f figures) {
 		s.DepthScrapes = 0
 	}
 	s.advanceAbove(now, p, o, f, step)
-	if f.below(p, o) {
-		if s.BelowSince.IsZero() {
-			s.BelowSince = now
-		}
-		s.PeakOffered = max(s.PeakOffered, f.offered)
-	} else {
-		s.BelowSince, s.PeakOffered = time.Time{}, 0
+	switch {
+	case !f.below(p, o):
+		s.resetBelow()
+		return
+	case s.BelowSince.IsZero():
+		s.BelowSince, s.PeakSince = now, now
+	case since(now, s.PeakSince) >= p.DownWindow:
+		s.PeakSince, s.PeakBefore, s.PeakOffered = now, s.PeakOffered, 0
 	}
+	s.PeakOffered = max(s.PeakOffered, f.offered)
 }
 
-// resetBelow is how far below the line, as a part of it, the load must fall for the up timer to start again.
+// resetBelow starts the down window again.
+func (s *State) resetBelow() {
+	s.BelowSince, s.PeakSince, s.PeakOffered, s.PeakBefore = time.Time{}, time.Time{}, 0, 0
+}
+
+// peak is the highest offered rate of at least the down window.
+func (s *State) peak() float64 { return max(s.PeakOffered, s.PeakBefore) }
+
+// farBelow is how far below the line, as a part of it, the load must fall for the up timer to start again.
 // Noise of 5 % stays inside.
-const resetBelow = 0.9
+const farBelow = 0.9
 
 // advanceAbove runs the up timer: forward above the line, backward just below it, back to zero far below.
 // Partial data is a lower bound and so cannot say that the load is below.
@@ -47,7 +57,7 @@ func (s *State) advanceAbove(now time.Time, p Policy, o Observation, f figures, 
 			s.AboveSince = now
 		}
 	case s.AboveSince.IsZero() || !o.Complete:
-	case load < resetBelow*f.line:
+	case load < farBelow*f.line:
 		s.AboveSince = time.Time{}
 	default:
 		run := min(since(now, s.AboveSince)-step, p.UpWindow) - step
@@ -67,7 +77,7 @@ func (f figures) below(p Policy, o Observation) bool {
 // notAfter brings instants that another clock put into the future back to now: they then wait a whole
 // window rather than for ever.
 func (s State) notAfter(now time.Time) State {
-	for _, t := range []*time.Time{&s.AboveSince, &s.BelowSince, &s.LastScaleUp, &s.LastScaleDown, &s.LastDepthStep, &s.LastTick, &s.ShortSince, &s.NoRoomSince} {
+	for _, t := range []*time.Time{&s.AboveSince, &s.BelowSince, &s.LastScaleUp, &s.LastScaleDown, &s.LastDepthStep, &s.LastTick, &s.PeakSince, &s.ShortSince, &s.NoRoomSince} {
 		if t.After(now) {
 			*t = now
 		}
@@ -80,12 +90,12 @@ func (s *State) record(now time.Time, current int, d Decision) {
 	switch {
 	case d.Desired > current:
 		s.LastScaleUp = now
-		s.BelowSince, s.PeakOffered = time.Time{}, 0
+		s.resetBelow()
 		if d.Reason == ReasonQueuePersistent {
 			s.LastDepthStep = now
 		}
 	case d.Desired < current:
-		s.BelowSince, s.PeakOffered = time.Time{}, 0
+		s.resetBelow()
 		s.Victim = ""
 		if len(d.Victims) > 0 {
 			s.Victim = d.Victims[0]

@@ -93,7 +93,9 @@ type State struct {
 	// In memory only. Losing these delays a change; losing NoRoomSince makes the next try for room earlier.
 	LastTick     time.Time // last call
 	DepthScrapes int       // consecutive scrapes with the queue over the threshold
-	PeakOffered  float64   // highest offered rate since BelowSince
+	PeakSince    time.Time // PeakOffered is the highest offered rate since then, PeakBefore that of the
+	PeakOffered  float64   // down window before it; together they cover one to two windows
+	PeakBefore   float64
 	ShortSince   time.Time // fewer pods exist than the Deployment should have, since then
 	NoRoomSince  time.Time // workers were withdrawn then because no node had room
 }

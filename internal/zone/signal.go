@@ -48,7 +48,9 @@ type SignalTier struct {
 	AdmitPercent float64 `json:"admitPercent"` // 0 to 100
 }
 
-// SignalBatcher is the arrival rate of one batcher: from it each batcher knows its share of the fleet.
+// SignalBatcher is the arrival rate of one batcher. A batcher's share of the fleet is its Lambda over the sum of
+// all in one document: a ratio that stays true while the rates grow, which a fresh own rate over an older sum
+// would not.
 type SignalBatcher struct {
 	Pod    string  `json:"pod"`
 	Lambda float64 `json:"lambda"` // requests/s offered to it
@@ -159,12 +161,17 @@ const (
 	settleAfter    = 10 * time.Second
 	settleCapacity = 0.02
 	settlePercent  = 1.0
+
+	// A batcher's share of the arrivals matters once batches can be filled at all, and is noise below.
+	shareChange = 0.10
+	shareLoad   = 0.05 // of the capacity
 )
 
 // ShouldPublish says whether next differs enough from last, the document written last (its zero value for
 // none): another zone, reason for having no capacity, set of tiers or set of batchers, the capacity by 5 %, a
-// percentage by 5 points; outside Green also, at most every 10 s, the capacity by 2 % or a percentage by one
-// point. Arrival rates alone never are a reason, so that a Green pool in a steady state writes nothing.
+// percentage by 5 points; at most every 10 s also a batcher's share of the arrivals by 10 points, and outside
+// Green the capacity by 2 % or a percentage by one point. Rates alone never are a reason, so that a Green pool
+// in a steady state writes nothing.
 func ShouldPublish(last, next Signal) bool {
 	if last.Version != next.Version && last.Version != SignalVersion ||
 		last.Zone != next.Zone || last.Pool != next.Pool ||
@@ -173,7 +180,8 @@ func ShouldPublish(last, next Signal) bool {
 		return true
 	}
 	capacity, percent := publishCapacity, publishPercent
-	if next.Zone != Green && next.ObservedAt.Sub(last.ObservedAt) >= settleAfter {
+	settled := next.ObservedAt.Sub(last.ObservedAt) >= settleAfter
+	if settled && next.Zone != Green {
 		capacity, percent = settleCapacity, settlePercent
 	}
 	if math.Abs(next.Capacity-last.Capacity) > capacity*last.Capacity {
@@ -184,10 +192,37 @@ func ShouldPublish(last, next Signal) bool {
 			return true
 		}
 	}
+	was, is := shares(last.Batchers), shares(next.Batchers)
+	busy := next.Offered > shareLoad*next.Capacity
 	for i, b := range next.Batchers {
-		if b.Pod != last.Batchers[i].Pod {
+		if b.Pod != last.Batchers[i].Pod || settled && busy && math.Abs(is[i]-was[i]) >= shareChange {
 			return true
 		}
 	}
 	return false
+}
+
+// Share is the part of the fleet's arrivals that goes to pod, 0 to 1. False where the document does not know.
+func (s Signal) Share(pod string) (float64, bool) {
+	parts := shares(s.Batchers)
+	for i, b := range s.Batchers {
+		if b.Pod == pod {
+			return parts[i], parts[i] > 0
+		}
+	}
+	return 0, false
+}
+
+func shares(bs []SignalBatcher) []float64 {
+	sum := 0.0
+	for _, b := range bs {
+		sum += b.Lambda
+	}
+	out := make([]float64, len(bs))
+	for i, b := range bs {
+		if sum > 0 {
+			out[i] = b.Lambda / sum
+		}
+	}
+	return out
 }
