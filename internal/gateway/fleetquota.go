@@ -42,7 +42,7 @@ type FleetQuota struct {
 	shares *quota.Ledger // of the tenants whose owner does not answer
 	self   string
 	client *http.Client
-	peers  atomic.Pointer[[]string] // internal addresses of the ready gateways, host:port
+	peers  atomic.Pointer[peerSet]
 
 	mu      sync.Mutex
 	resting map[string]time.Time // owners that did not answer, until when
@@ -50,6 +50,17 @@ type FleetQuota struct {
 	settles  chan settlement
 	fallback atomic.Uint64
 	dropped  atomic.Uint64
+}
+
+// Peer is one ready gateway of the pool.
+type Peer struct {
+	Name string // of its pod: what the hash is taken of
+	Addr string // host:port of its internal port
+}
+
+type peerSet struct {
+	names []string
+	addrs map[string]string
 }
 
 type settlement struct {
@@ -64,8 +75,8 @@ type reservation struct {
 	Cost   quota.Cost   `json:"cost"`
 }
 
-// NewFleetQuota returns the quota of a gateway whose internal address is self. hold is the longest time that
-// a request can take. Run must be called for settlements to reach other gateways.
+// NewFleetQuota returns the quota of the gateway that the others know by the name self. hold is the longest
+// time that a request can take. Run must be called for settlements to reach other gateways.
 func NewFleetQuota(self string, hold time.Duration) *FleetQuota {
 	now := time.Now()
 	return &FleetQuota{
@@ -78,33 +89,33 @@ func NewFleetQuota(self string, hold time.Duration) *FleetQuota {
 	}
 }
 
-// SetPeers tells the internal addresses of the ready gateways; this one's own may be among them or not.
-func (f *FleetQuota) SetPeers(addrs []string) {
-	list := make([]string, 0, len(addrs)+1)
-	own := false
-	for _, a := range addrs {
-		own = own || a == f.self
-		list = append(list, a)
+// SetPeers tells which gateways are ready; this one may be among them or not.
+func (f *FleetQuota) SetPeers(peers []Peer) {
+	set := &peerSet{addrs: make(map[string]string, len(peers))}
+	for _, p := range peers {
+		set.names = append(set.names, p.Name)
+		set.addrs[p.Name] = p.Addr
 	}
-	if !own && len(list) == 0 {
-		list = append(list, f.self)
-	}
-	f.peers.Store(&list)
+	f.peers.Store(set)
 }
 
-// owner is the gateway that keeps the tenant's bucket, and the number of gateways.
+// owner is the gateway that keeps the tenant's bucket, "" for this one, and the number of gateways.
 func (f *FleetQuota) owner(tenant string) (string, int) {
 	p := f.peers.Load()
-	if p == nil || len(*p) == 0 {
-		return f.self, 1
+	if p == nil || len(p.names) == 0 {
+		return "", 1
 	}
-	return (*p)[rendezvous.Pick(tenant, *p)], len(*p)
+	name := p.names[rendezvous.Pick(tenant, p.names)]
+	if name == f.self {
+		return "", len(p.names)
+	}
+	return p.addrs[name], len(p.names)
 }
 
 // Reserve implements Quota.
 func (f *FleetQuota) Reserve(ctx context.Context, now time.Time, tenant string, lim quota.Limits, c quota.Cost) quota.Reply {
 	owner, n := f.owner(tenant)
-	if owner == f.self {
+	if owner == "" {
 		return f.ledger.Reserve(now, tenant, lim, c)
 	}
 	if f.rested(now, owner) {

@@ -1,8 +1,11 @@
 package gateway
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
+	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -119,4 +122,42 @@ func (s *strays) list(now time.Time) []string {
 	}
 	slices.Sort(out)
 	return out
+}
+
+// tenantFile is one entry of a tenants file, for a pool outside Kubernetes.
+type tenantFile struct {
+	Name   string   `json:"name"`
+	Tier   string   `json:"tier"`
+	Keys   []string `json:"keys"`
+	Limits struct {
+		RequestsPerMinute int64 `json:"requestsPerMinute"`
+		TokensPerMinute   int64 `json:"tokensPerMinute"`
+	} `json:"limits"`
+}
+
+// DecodeTenants reads a list of tenants: what InferenceTenants say, outside Kubernetes. Keys are hexadecimal
+// SHA-256 hashes.
+func DecodeTenants(doc []byte) ([]Tenant, error) {
+	dec := json.NewDecoder(bytes.NewReader(doc))
+	dec.DisallowUnknownFields()
+	var list []tenantFile
+	if err := dec.Decode(&list); err != nil {
+		return nil, err
+	}
+	var out []Tenant
+	for i, f := range list {
+		if f.Name == "" || f.Tier == "" || f.Limits.RequestsPerMinute < 0 || f.Limits.TokensPerMinute < 0 {
+			return nil, fmt.Errorf("[%d]: name and tier are required, limits are not negative", i)
+		}
+		t := Tenant{Name: f.Name, Tier: f.Tier, Limits: quota.Limits{RequestsPerMinute: f.Limits.RequestsPerMinute, TokensPerMinute: f.Limits.TokensPerMinute}}
+		for j, k := range f.Keys {
+			sum, err := hex.DecodeString(k)
+			if err != nil || len(sum) != sha256.Size {
+				return nil, fmt.Errorf("[%d].keys[%d]: want 64 hexadecimal digits, the SHA-256 of a key", i, j)
+			}
+			t.Keys = append(t.Keys, Key{SHA256: [sha256.Size]byte(sum)})
+		}
+		out = append(out, t)
+	}
+	return out, nil
 }
