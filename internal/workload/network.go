@@ -1,0 +1,136 @@
+package workload
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
+	metav1ac "k8s.io/client-go/applyconfigurations/meta/v1"
+	networkingv1ac "k8s.io/client-go/applyconfigurations/networking/v1"
+	policyv1ac "k8s.io/client-go/applyconfigurations/policy/v1"
+	rbacv1ac "k8s.io/client-go/applyconfigurations/rbac/v1"
+
+	"sluice.dev/sluice/api/v1alpha1"
+	"sluice.dev/sluice/internal/wire"
+)
+
+// Names of ports in Services and containers.
+const (
+	portHTTP     = "http"
+	portInternal = "internal"
+	portBatch    = "batch"
+)
+
+// publicService is what clients call: port 80 of the pool's name.
+func publicService(pool *v1alpha1.InferencePool) *corev1ac.ServiceApplyConfiguration {
+	return corev1ac.Service(pool.Name, pool.Namespace).
+		WithLabels(Labels(pool.Name, ComponentBatcher)).
+		WithOwnerReferences(owner(pool)).
+		WithSpec(corev1ac.ServiceSpec().
+			WithSelector(SelectorLabels(pool.Name, ComponentBatcher)).
+			WithPorts(corev1ac.ServicePort().
+				WithName(portHTTP).
+				WithProtocol(corev1.ProtocolTCP).
+				WithPort(80).
+				WithTargetPort(intstr.FromInt32(wire.PortPublic))))
+}
+
+// workersService is headless: batchers watch its EndpointSlices and choose a worker themselves.
+func workersService(pool *v1alpha1.InferencePool) *corev1ac.ServiceApplyConfiguration {
+	return corev1ac.Service(WorkersServiceName(pool.Name), pool.Namespace).
+		WithLabels(Labels(pool.Name, ComponentWorker)).
+		WithOwnerReferences(owner(pool)).
+		WithSpec(corev1ac.ServiceSpec().
+			WithClusterIP(corev1.ClusterIPNone).
+			WithSelector(SelectorLabels(pool.Name, ComponentWorker)).
+			WithPorts(corev1ac.ServicePort().
+				WithName(portBatch).
+				WithProtocol(corev1.ProtocolTCP).
+				WithPort(wire.PortWorker).
+				WithTargetPort(intstr.FromInt32(wire.PortWorker))))
+}
+
+// disruptionBudget lets a node drain take one pod of the component at a time. AlwaysAllow: a pod that is
+// not Ready protects nothing and must not block the drain.
+func disruptionBudget(pool *v1alpha1.InferencePool, component string) *policyv1ac.PodDisruptionBudgetApplyConfiguration {
+	return policyv1ac.PodDisruptionBudget(pool.Name+"-"+component, pool.Namespace).
+		WithLabels(Labels(pool.Name, component)).
+		WithOwnerReferences(owner(pool)).
+		WithSpec(policyv1ac.PodDisruptionBudgetSpec().
+			WithSelector(selector(pool.Name, component)).
+			WithMaxUnavailable(intstr.FromInt32(1)).
+			WithUnhealthyPodEvictionPolicy(policyv1.AlwaysAllow))
+}
+
+// workerNetworkPolicy lets only this pool's batchers run batches; the operator and metrics readers share
+// the port. (The kubelet's probes come from the node, which policies do not bind.)
+func workerNetworkPolicy(pool *v1alpha1.InferencePool, s Settings) *networkingv1ac.NetworkPolicyApplyConfiguration {
+	return networkPolicy(pool, ComponentWorker).WithSpec(networkingv1ac.NetworkPolicySpec().
+		WithPodSelector(selector(pool.Name, ComponentWorker)).
+		WithPolicyTypes(networkingv1.PolicyTypeIngress).
+		WithIngress(networkingv1ac.NetworkPolicyIngressRule().
+			WithPorts(tcp(wire.PortWorker)).
+			WithFrom(batchers(pool), operator(s), metricsReaders())))
+}
+
+// batcherNetworkPolicy opens the public port to everybody and the internal one to the operator (stats), the
+// pool's other batchers (a tenant's bucket lives at one of them) and metrics readers.
+func batcherNetworkPolicy(pool *v1alpha1.InferencePool, s Settings) *networkingv1ac.NetworkPolicyApplyConfiguration {
+	return networkPolicy(pool, ComponentBatcher).WithSpec(networkingv1ac.NetworkPolicySpec().
+		WithPodSelector(selector(pool.Name, ComponentBatcher)).
+		WithPolicyTypes(networkingv1.PolicyTypeIngress).
+		WithIngress(
+			networkingv1ac.NetworkPolicyIngressRule().WithPorts(tcp(wire.PortPublic)),
+			networkingv1ac.NetworkPolicyIngressRule().
+				WithPorts(tcp(wire.PortInternal)).
+				WithFrom(batchers(pool), operator(s), metricsReaders())))
+}
+
+func networkPolicy(pool *v1alpha1.InferencePool, component string) *networkingv1ac.NetworkPolicyApplyConfiguration {
+	return networkingv1ac.NetworkPolicy(pool.Name+"-"+component, pool.Namespace).
+		WithLabels(Labels(pool.Name, component)).
+		WithOwnerReferences(owner(pool))
+}
+
+func tcp(port int32) *networkingv1ac.NetworkPolicyPortApplyConfiguration {
+	return networkingv1ac.NetworkPolicyPort().WithProtocol(corev1.ProtocolTCP).WithPort(intstr.FromInt32(port))
+}
+
+func batchers(pool *v1alpha1.InferencePool) *networkingv1ac.NetworkPolicyPeerApplyConfiguration {
+	return networkingv1ac.NetworkPolicyPeer().WithPodSelector(selector(pool.Name, ComponentBatcher))
+}
+
+func operator(s Settings) *networkingv1ac.NetworkPolicyPeerApplyConfiguration {
+	return networkingv1ac.NetworkPolicyPeer().
+		WithNamespaceSelector(metav1ac.LabelSelector().WithMatchLabels(map[string]string{corev1.LabelMetadataName: s.OperatorNamespace})).
+		WithPodSelector(metav1ac.LabelSelector().WithMatchLabels(map[string]string{"control-plane": "controller-manager"}))
+}
+
+func metricsReaders() *networkingv1ac.NetworkPolicyPeerApplyConfiguration {
+	return networkingv1ac.NetworkPolicyPeer().
+		WithNamespaceSelector(metav1ac.LabelSelector().WithMatchLabels(map[string]string{LabelMetricsReader: "true"}))
+}
+
+// serviceAccount is the batchers' identity.
+func serviceAccount(pool *v1alpha1.InferencePool) *corev1ac.ServiceAccountApplyConfiguration {
+	return corev1ac.ServiceAccount(BatcherName(pool.Name), pool.Namespace).
+		WithLabels(Labels(pool.Name, ComponentBatcher)).
+		WithOwnerReferences(owner(pool)).
+		WithAutomountServiceAccountToken(false) // the pods that need it ask for it
+}
+
+// roleBinding lets the batchers read what they watch, in their namespace only.
+func roleBinding(pool *v1alpha1.InferencePool) *rbacv1ac.RoleBindingApplyConfiguration {
+	return rbacv1ac.RoleBinding(BatcherName(pool.Name), pool.Namespace).
+		WithLabels(Labels(pool.Name, ComponentBatcher)).
+		WithOwnerReferences(owner(pool)).
+		WithRoleRef(rbacv1ac.RoleRef().
+			WithAPIGroup("rbac.authorization.k8s.io").
+			WithKind("ClusterRole").
+			WithName(ClusterRoleDataPlane)).
+		WithSubjects(rbacv1ac.Subject().
+			WithKind("ServiceAccount").
+			WithName(BatcherName(pool.Name)).
+			WithNamespace(pool.Namespace))
+}
