@@ -226,7 +226,7 @@ type poolStatus struct {
 // observed is what happened to the pool during the load.
 type observed struct {
 	zones                        map[string]bool
-	maxReady, minReadyAfter      int
+	maxReady                     int
 	redOrYellowThenGreen, shrank bool
 }
 
