@@ -200,8 +200,6 @@ func refusalHeaders(h http.Header, r *refusal) {
 		retryHeaders(h, r, rand.Float64())
 	case http.StatusUnauthorized:
 		h.Set("WWW-Authenticate", `Bearer realm="sluice"`)
-	case http.StatusMethodNotAllowed:
-		h.Set("Allow", r.param)
 	}
 	if r.reason == ReasonBodyTooLarge || r.reason == ReasonBodyTimeout {
 		h.Set("Connection", "close") // the rest of the body is not read

@@ -85,10 +85,11 @@ func (g *Gateway) checkHeaders(x *exchange) *refusal {
 	return r
 }
 
+// isJSON lets through what says it is JSON, and what curl -d says when nobody told it otherwise.
 func isJSON(contentType string) bool {
 	t, _, _ := strings.Cut(contentType, ";")
 	t = strings.ToLower(strings.TrimSpace(t))
-	return t == "application/json" || strings.HasPrefix(t, "application/") && strings.HasSuffix(t, "+json")
+	return t == "application/json" || t == "application/x-www-form-urlencoded" || strings.HasPrefix(t, "application/") && strings.HasSuffix(t, "+json")
 }
 
 // isRetry says that the client states a repeated attempt: OpenAI's SDKs count from 0, Sluice-Attempt counts

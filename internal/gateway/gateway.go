@@ -136,17 +136,21 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func (g *Gateway) routes() *http.ServeMux {
 	mux := http.NewServeMux()
-	post := func(path string, c codec) {
-		mux.HandleFunc("POST "+path, func(w http.ResponseWriter, r *http.Request) { g.serve(w, r, c) })
+	route := func(method, path string, c codec, h http.HandlerFunc) {
+		mux.HandleFunc(method+" "+path, h)
 		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
-			g.refuseRoute(w, r, c, &refusal{reason: ReasonMethod, param: http.MethodPost, detail: "use POST " + path})
+			w.Header().Set("Allow", method)
+			g.refuseRoute(w, r, c, refuse(ReasonMethod, "use %s", method))
 		})
+	}
+	post := func(path string, c codec) {
+		route(http.MethodPost, path, c, func(w http.ResponseWriter, r *http.Request) { g.serve(w, r, c) })
 	}
 	post("/v1/inference", native{})
 	post("/v1/chat/completions", openAI{chat: true})
 	post("/v1/completions", openAI{})
-	mux.HandleFunc("GET /v1/models", g.listModels)
-	mux.HandleFunc("GET /v1/models/{model...}", g.getModel)
+	route(http.MethodGet, "/v1/models", openAI{chat: true}, g.listModels)
+	route(http.MethodGet, "/v1/models/{model...}", openAI{chat: true}, g.getModel)
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		g.refuseRoute(w, r, native{}, refuse(ReasonNotFound, "this pool answers POST /v1/inference, POST /v1/chat/completions, POST /v1/completions and GET /v1/models"))
 	})
