@@ -50,6 +50,21 @@ func admission(p Policy, f figures, n Name) []float64 {
 	return admit
 }
 
+// settleRate is the part of the capacity by which an admitted rate must differ for percentages to be computed
+// anew within settleAfter. The lowest tier gets what is left, so 2 % of noise on the tiers above it is many
+// points of a small one: without this its percentage moved with every scrape, and the document with it.
+const settleRate = 0.03
+
+// differ says that two lists of percentages admit rates that differ by a part of the capacity that matters.
+func (f figures) differ(a, b []float64) bool {
+	for i := range a {
+		if math.Abs(a[i]-b[i])/100*f.load[i] > settleRate*f.mu {
+			return true
+		}
+	}
+	return false
+}
+
 // floor is the rate that a tier is admitted whatever the others want. Workers keep the reserved slots for
 // it, so refusing it would only leave them empty.
 func (t Tier) floor(n Name, load, mu float64) float64 {

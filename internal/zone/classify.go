@@ -61,8 +61,11 @@ func Classify(now time.Time, p Policy, o Observation, s State) (Decision, State)
 	if next != s.Name {
 		s.Name, s.Since, s.CalmSince = next, now, time.Time{}
 	}
-	if reason != ReasonMetricsMissing || len(s.Admit) != len(p.Tiers) || next != was {
-		s.Admit = admission(p, f, s.Name)
+	fresh := admission(p, f, s.Name)
+	switch {
+	case next != was, len(s.Admit) != len(p.Tiers),
+		reason != ReasonMetricsMissing && (now.Sub(s.AdmitAt) >= settleAfter || f.differ(fresh, s.Admit)):
+		s.Admit, s.AdmitAt = fresh, now
 	}
 	if reason != ReasonMetricsMissing || next != was {
 		s.Reason = reason // else the cause of the zone is still the one it had

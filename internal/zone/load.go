@@ -42,7 +42,7 @@ func (s *State) smooth(now time.Time, p Policy, o Observation) {
 
 // notAfter brings instants that another clock put into the future back to now.
 func (s State) notAfter(now time.Time) State {
-	for _, t := range []*time.Time{&s.Since, &s.CalmSince, &s.LastTick} {
+	for _, t := range []*time.Time{&s.Since, &s.CalmSince, &s.LastTick, &s.AdmitAt} {
 		if t.After(now) {
 			*t = now
 		}

@@ -77,6 +77,7 @@ type State struct {
 	Capacity  float64   // at the last call
 	Load      []float64 // smoothed offered rates, by tier
 	Admit     []float64 // last percentages, by tier
+	AdmitAt   time.Time // when they were last computed anew
 }
 
 // Decision is the zone and what it admits.
