@@ -289,11 +289,11 @@ func removeMatching(pattern string, match func(path string) bool) {
 	}
 }
 
-// removeEmptyTree removes a directory that up's components created. Only directories, sockets and the kubelet's
-// device checkpoint go: if something else has moved in meanwhile, it stays, and so does its directory.
+// removeEmptyTree removes a directory that up's components created. Only directories, sockets, empty files (locks) and
+// the kubelet's device checkpoint go: if something else has moved in meanwhile, it stays, and so does its directory.
 func removeEmptyTree(dir string) {
-	if strings.HasPrefix(dir, "/var/lib/kubelet") {
-		_ = os.Remove(filepath.Join(devicePluginDir, "kubelet_internal_checkpoint"))
+	if dir == devicePluginDir {
+		_ = os.Remove(filepath.Join(dir, "kubelet_internal_checkpoint"))
 	}
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -304,11 +304,16 @@ func removeEmptyTree(dir string) {
 		switch {
 		case entry.IsDir():
 			removeEmptyTree(path)
-		case entry.Type() == os.ModeSocket:
+		case entry.Type() == os.ModeSocket || isEmptyFile(entry):
 			_ = os.Remove(path)
 		}
 	}
 	_ = os.Remove(dir)
+}
+
+func isEmptyFile(entry os.DirEntry) bool {
+	info, err := entry.Info()
+	return err == nil && info.Mode().IsRegular() && info.Size() == 0
 }
 
 // leftovers looks at the host again and names everything of the cluster that is still there.

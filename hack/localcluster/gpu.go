@@ -48,8 +48,8 @@ func (f *gpuFleet) snapshot() ([]gpu, <-chan struct{}) {
 	return append([]gpu(nil), f.gpus...), f.changed
 }
 
-// lose makes a device unhealthy: the one with that index, or with none given the highest that is healthy (the
-// kubelet gives out low ones first, so that one is most likely free).
+// lose makes a device unhealthy: the one with that index, or with none given the highest that is healthy: pods get
+// the lowest first (GetPreferredAllocation), so that one is free unless the node is full.
 func (f *gpuFleet) lose(index *int) (gpu, error) {
 	return f.set(index, false, func(n int) []int {
 		order := make([]int, n)

@@ -1,8 +1,8 @@
 package main
 
 import (
-	"net"
-	"path/filepath"
+	"context"
+	"slices"
 	"testing"
 
 	deviceplugin "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
@@ -91,16 +91,26 @@ func TestAllocateNamesTheDevices(t *testing.T) {
 
 func TestControlSocket(t *testing.T) {
 	l := layout{state: t.TempDir()}
-	listener, err := net.Listen("unix", filepath.Join(t.TempDir(), "unused"))
+	if _, err := askGPUs(l, gpuRequest{Op: "list"}); err == nil {
+		t.Error("without a plugin there is no answer")
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	listener, err := listenControl(l.gpuSocket())
 	if err != nil {
 		t.Fatal(err)
 	}
-	listener.Close()
-	server, client := net.Pipe()
-	go answerControl(server, newGPUFleet(4))
-	defer client.Close()
-	if _, err := askGPUs(l, gpuRequest{Op: "list"}); err == nil {
-		t.Error("without a plugin there is no answer")
+	served := make(chan error)
+	go func() { served <- serveControl(ctx, listener, newGPUFleet(4)) }()
+	reply, err := askGPUs(l, gpuRequest{Op: "lose", Index: at(2)})
+	if err != nil || reply.GPU.Index != 2 || countHealthy(reply.GPUs) != 3 {
+		t.Errorf("got %+v, %v", reply, err)
+	}
+	if _, err := askGPUs(l, gpuRequest{Op: "lose", Index: at(2)}); err == nil {
+		t.Error("the plugin's refusal got lost on the way")
+	}
+	stop()
+	if err := <-served; err != nil {
+		t.Errorf("serving ended with %v", err)
 	}
 }
 
@@ -113,5 +123,18 @@ func TestParseGPURequest(t *testing.T) {
 	got, err := parseGPURequest([]string{"lose", "3"})
 	if err != nil || *got.Index != 3 {
 		t.Errorf("got %+v, %v", got, err)
+	}
+}
+
+func TestPodsGetTheLowestFreeGPUs(t *testing.T) {
+	plugin := &gpuPlugin{fleet: newGPUFleet(4)}
+	reply, err := plugin.GetPreferredAllocation(t.Context(), &deviceplugin.PreferredAllocationRequest{
+		ContainerRequests: []*deviceplugin.ContainerPreferredAllocationRequest{{
+			AvailableDeviceIDs: []string{gpuID(3), gpuID(2), gpuID(1)}, MustIncludeDeviceIDs: []string{gpuID(3)}, AllocationSize: 2}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := reply.ContainerResponses[0].DeviceIDs; !slices.Equal(got, []string{gpuID(3), gpuID(1)}) {
+		t.Errorf("got %v, want the required GPU 3 and the lowest free, 1", got)
 	}
 }

@@ -129,15 +129,16 @@ func askGPUs(l layout, request gpuRequest) (gpuReply, error) {
 	return reply, nil
 }
 
-// serveControl answers on the control socket until ctx ends.
-func serveControl(ctx context.Context, socket string, fleet *gpuFleet) error {
+// listenControl replaces the socket that a killed plugin left.
+func listenControl(socket string) (net.Listener, error) {
 	if err := os.Remove(socket); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
+		return nil, err
 	}
-	listener, err := net.Listen("unix", socket)
-	if err != nil {
-		return err
-	}
+	return net.Listen("unix", socket)
+}
+
+// serveControl answers on the control socket until ctx ends.
+func serveControl(ctx context.Context, listener net.Listener, fleet *gpuFleet) error {
 	context.AfterFunc(ctx, func() { listener.Close() })
 	for {
 		connection, err := listener.Accept()

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -40,8 +41,12 @@ func runGPUs(ctx context.Context, args []string) error {
 		return err
 	}
 	fleet := newGPUFleet(*count)
-	failed := make(chan error, 1)
-	go func() { failed <- serveControl(ctx, l.gpuSocket(), fleet) }()
+	control, err := listenControl(l.gpuSocket())
+	if err != nil {
+		return err
+	}
+	failed := make(chan error, 2)
+	go func() { failed <- serveControl(ctx, control, fleet) }()
 	go func() { failed <- serveKubelet(ctx, fleet) }()
 	return <-failed
 }
@@ -123,7 +128,31 @@ type gpuPlugin struct {
 }
 
 func (p *gpuPlugin) GetDevicePluginOptions(context.Context, *deviceplugin.Empty) (*deviceplugin.DevicePluginOptions, error) {
-	return &deviceplugin.DevicePluginOptions{}, nil
+	return &deviceplugin.DevicePluginOptions{GetPreferredAllocationAvailable: true}, nil
+}
+
+// GetPreferredAllocation hands out the lowest free devices. Left alone, the kubelet picks in the random order of a
+// map, and nobody could say which GPU to lose to hit a pod, or to spare one.
+func (p *gpuPlugin) GetPreferredAllocation(_ context.Context, request *deviceplugin.PreferredAllocationRequest) (*deviceplugin.PreferredAllocationResponse, error) {
+	gpus, _ := p.fleet.snapshot()
+	response := &deviceplugin.PreferredAllocationResponse{}
+	for _, c := range request.ContainerRequests {
+		response.ContainerResponses = append(response.ContainerResponses, &deviceplugin.ContainerPreferredAllocationResponse{
+			DeviceIDs: lowest(gpus, c.AvailableDeviceIDs, c.MustIncludeDeviceIDs, int(c.AllocationSize)),
+		})
+	}
+	return response, nil
+}
+
+// lowest returns size devices: those that must be in it, then the available ones from GPU 0 up.
+func lowest(gpus []gpu, available, required []string, size int) []string {
+	chosen := slices.Clone(required)
+	for _, g := range gpus {
+		if len(chosen) < size && slices.Contains(available, g.ID) && !slices.Contains(chosen, g.ID) {
+			chosen = append(chosen, g.ID)
+		}
+	}
+	return chosen
 }
 
 func (p *gpuPlugin) ListAndWatch(_ *deviceplugin.Empty, stream grpc.ServerStreamingServer[deviceplugin.ListAndWatchResponse]) error {

@@ -37,8 +37,8 @@ var requiredSysctls = map[string]string{
 	"net/bridge/bridge-nf-call-iptables": "1",
 }
 
-// Directories outside the state directory whose paths are fixed in the kubelet, libcni and containerd's shim.
-var fixedDirectories = []string{"/var/lib/kubelet", "/var/lib/cni", "/var/log/containers", "/run/containerd", "/opt/containerd", "/run/netns"}
+// Directories outside the state directory whose paths are fixed in the kubelet, libcni, containerd's shim and mount(8).
+var fixedDirectories = []string{"/var/lib/kubelet", "/var/lib/cni", "/var/log/containers", "/run/containerd", "/opt/containerd", "/run/netns", "/run/mount"}
 
 func (l layout) hostRecord() string { return l.path("host.json") }
 

@@ -102,7 +102,7 @@ func TestRemoveEmptyTreeKeepsWhatSomeoneElsePutThere(t *testing.T) {
 		}
 	}
 	file := filepath.Join(used, "a", "precious")
-	if err := os.WriteFile(file, nil, 0o644); err != nil {
+	if err := os.WriteFile(file, []byte("x"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	removeEmptyTree(empty)

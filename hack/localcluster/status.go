@@ -26,11 +26,11 @@ func runStatus(ctx context.Context, args []string) error {
 	}
 	unhealthy := 0
 	table := tabwriter.NewWriter(os.Stdout, 0, 4, 2, ' ', 0)
-	fmt.Fprintln(table, "COMPONENT\tPID\tHEALTH\tLOG")
+	fmt.Fprintln(table, "COMPONENT\tPID\tMEMORY\tHEALTH\tLOG")
 	for _, c := range components(*l, "", "", 0) {
-		pid, health := "-", "stopped"
+		pid, memory, health := "-", "-", "stopped"
 		if id, alive := readPID(*l, c.name); alive {
-			pid, health = fmt.Sprint(id.PID), "healthy"
+			pid, memory, health = fmt.Sprint(id.PID), residentMemory(id.PID), "healthy"
 			if err := c.health(ctx); err != nil {
 				health = "unhealthy: " + err.Error()
 			}
@@ -38,7 +38,7 @@ func runStatus(ctx context.Context, args []string) error {
 		if health != "healthy" {
 			unhealthy++
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\n", c.name, pid, health, l.log(c.name))
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", c.name, pid, memory, health, l.log(c.name))
 	}
 	table.Flush()
 	fmt.Println()
@@ -58,6 +58,19 @@ func runStatus(ctx context.Context, args []string) error {
 		return errors.New("not every component is healthy: look into its log, then run `localcluster up` again, which starts what is stopped")
 	}
 	return nil
+}
+
+// residentMemory reads the second field of statm, resident pages.
+func residentMemory(pid int) string {
+	var size, resident int
+	statm, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
+	if err != nil {
+		return "-"
+	}
+	if _, err := fmt.Sscan(string(statm), &size, &resident); err != nil {
+		return "-"
+	}
+	return fmt.Sprintf("%d MiB", resident*os.Getpagesize()>>20)
 }
 
 func orNone(s string) string {
