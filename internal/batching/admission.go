@@ -56,7 +56,11 @@ func (c *Core) admit(at int64, t *Ticket) *Error {
 	}
 	predicted, ok := c.predict(at, t, mu)
 	limit := t.deadline - at
-	if !tier.Background {
+	if !tier.Background && c.Parked() > 0 {
+		// A request that finds the fleet empty passes whatever the measured S promises: it is the only one
+		// that can find out that S is short again. Without it a few seconds of slow batches (S > latency
+		// target) refuse everything, so that nothing is measured any more, for ever. (Seen in a benchmark on a
+		// machine that was busy for a while.)
 		limit = min(limit, int64(tier.LatencyTarget)-(at-t.arrival))
 	}
 	if ok && predicted <= limit {

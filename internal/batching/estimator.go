@@ -6,10 +6,11 @@ import (
 )
 
 const (
-	minSamples  = 20         // before that, the prior holds
-	keepSamples = 256        // for p99
-	recent      = int64(1e9) // p50 looks at the last second, so that a slow-down is felt within it
-	recentMin   = 5          // but at no fewer than this: a median of 5 ignores two outliers
+	minSamples  = 20          // before that, the prior holds
+	keepSamples = 256         // for p99
+	recent      = int64(1e9)  // p50 looks at the last second, so that a slow-down is felt within it
+	recentMin   = 5           // but at no fewer than this: a median of 5 ignores two outliers
+	forget      = int64(1e10) // full batches older than this, when the newest is, are no evidence any more
 )
 
 // samples is a ring of measurements with their p50 (recent) and p99 (all kept).
@@ -71,6 +72,15 @@ func (e *estimator) add(at, d int64, n, size int) {
 		e.full.add(at, d)
 	} else {
 		e.partial.add(at, d)
+		e.age(at)
+	}
+}
+
+// age forgets full batches of long ago: the prior, lifted by the small batches of now, is better evidence.
+// Else an S that was measured too long while the fleet was in trouble keeps batches small for ever.
+func (e *estimator) age(at int64) {
+	if n := e.full.n; n > 0 && at-e.full.at[(n-1)%keepSamples] > forget {
+		e.full.n, e.full.stale = 0, true
 	}
 }
 
