@@ -24,3 +24,19 @@ func DecodeResponse(data []byte, n int) (*BatchResponse, error) {
 	}
 	return r, nil
 }
+
+// DecodeBatch reads a batch. It checks the JSON alone; what a batch must hold is the worker's to check.
+func DecodeBatch(data []byte) (*BatchRequest, error) {
+	r := &BatchRequest{}
+	if err := json.Unmarshal(data, r); err != nil {
+		return nil, fmt.Errorf("the batch is not valid JSON: %w", err)
+	}
+	return r, nil
+}
+
+// AppendResponse appends the JSON of r to buf.
+func AppendResponse(buf *bytes.Buffer, r *BatchResponse) error {
+	enc := json.NewEncoder(buf)
+	enc.SetEscapeHTML(false)
+	return enc.Encode(r)
+}

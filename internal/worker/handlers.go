@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strconv"
 	"sync"
 	"time"
 
@@ -22,8 +23,8 @@ const (
 	maxIDLength = 128 // of a batch or request id, in bytes
 )
 
-// buffers of request bodies: a usual batch is 10 to 100 KB and comes ten times a second. Larger ones are not
-// kept.
+// buffers of bodies and answers: a usual one is 10 to 100 KB and comes ten times a second. Larger ones
+// are not kept.
 var buffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 
 const keptBuffer = 4 << 20
@@ -53,19 +54,25 @@ func (s *Server) handleBatch(w http.ResponseWriter, r *http.Request) {
 			RequestID: req.Requests[i].RequestID, Output: out.Outputs[i], Status: wire.StatusOK, Usage: &out.Usage[i],
 		}
 	}
-	writeJSON(w, http.StatusOK, resp)
+	answer := takeBuffer()
+	defer freeBuffer(answer)
+	if err := wire.AppendResponse(answer, &resp); err != nil {
+		writeFailure(w, err)
+		return
+	}
+	writeBody(w, http.StatusOK, answer.Bytes())
 }
 
 // readBatch reads and checks a body within the limits of size and time.
-func (s *Server) readBatch(w http.ResponseWriter, r *http.Request) (wire.BatchRequest, *refusal) {
+func (s *Server) readBatch(w http.ResponseWriter, r *http.Request) (*wire.BatchRequest, *refusal) {
 	body, bad := s.readBody(w, r)
 	if bad != nil {
-		return wire.BatchRequest{}, bad
+		return nil, bad
 	}
 	defer freeBuffer(body)
 	req, err := DecodeBatch(body.Bytes(), s.opt.MaxBatch)
 	if err != nil {
-		return wire.BatchRequest{}, refuse(http.StatusBadRequest, wire.CodeInvalid, err.Error())
+		return nil, refuse(http.StatusBadRequest, wire.CodeInvalid, err.Error())
 	}
 	return req, nil
 }
@@ -74,8 +81,7 @@ func (s *Server) readBody(w http.ResponseWriter, r *http.Request) (*bytes.Buffer
 	// Not every ResponseWriter has deadlines (a test's recorder): then there is no slow network either.
 	control := http.NewResponseController(w)
 	_ = control.SetReadDeadline(time.Now().Add(bodyTimeout))
-	buf := buffers.Get().(*bytes.Buffer)
-	buf.Reset()
+	buf := takeBuffer()
 	_, err := buf.ReadFrom(http.MaxBytesReader(w, r.Body, s.opt.MaxBodyBytes))
 	if err == nil {
 		// net/http goes on reading to notice that the caller hung up; the deadline must not look like that.
@@ -90,6 +96,12 @@ func (s *Server) readBody(w http.ResponseWriter, r *http.Request) (*bytes.Buffer
 	return nil, refuse(http.StatusBadRequest, wire.CodeInvalid, "the body ended early: "+err.Error())
 }
 
+func takeBuffer() *bytes.Buffer {
+	b := buffers.Get().(*bytes.Buffer)
+	b.Reset()
+	return b
+}
+
 func freeBuffer(b *bytes.Buffer) {
 	if b.Cap() <= keptBuffer {
 		buffers.Put(b)
@@ -97,28 +109,28 @@ func freeBuffer(b *bytes.Buffer) {
 }
 
 // DecodeBatch reads a wire.BatchRequest of 1 to maxBatch requests and says what is wrong with it.
-func DecodeBatch(body []byte, maxBatch int) (wire.BatchRequest, error) {
-	var req wire.BatchRequest
-	if err := json.Unmarshal(body, &req); err != nil {
-		return wire.BatchRequest{}, fmt.Errorf("the batch is not valid JSON: %w", err)
+func DecodeBatch(body []byte, maxBatch int) (*wire.BatchRequest, error) {
+	req, err := wire.DecodeBatch(body)
+	if err != nil {
+		return nil, err
 	}
 	switch n := len(req.Requests); {
 	case req.BatchID == "" || len(req.BatchID) > maxIDLength:
-		return wire.BatchRequest{}, fmt.Errorf("batch_id must have 1 to %d bytes, it has %d", maxIDLength, len(req.BatchID))
+		return nil, fmt.Errorf("batch_id must have 1 to %d bytes, it has %d", maxIDLength, len(req.BatchID))
 	case n == 0:
-		return wire.BatchRequest{}, errors.New("requests is empty")
+		return nil, errors.New("requests is empty")
 	case n > maxBatch:
-		return wire.BatchRequest{}, fmt.Errorf("the batch has %d requests, the limit of this worker is %d (--max-batch)", n, maxBatch)
+		return nil, fmt.Errorf("the batch has %d requests, the limit of this worker is %d (--max-batch)", n, maxBatch)
 	}
 	for i := range req.Requests {
 		if n := len(req.Requests[i].RequestID); n == 0 || n > maxIDLength {
-			return wire.BatchRequest{}, fmt.Errorf("requests[%d].request_id must have 1 to %d bytes, it has %d", i, maxIDLength, n)
+			return nil, fmt.Errorf("requests[%d].request_id must have 1 to %d bytes, it has %d", i, maxIDLength, n)
 		}
 	}
 	return req, nil
 }
 
-func batchOf(req wire.BatchRequest) Batch {
+func batchOf(req *wire.BatchRequest) Batch {
 	b := Batch{ID: req.BatchID, Inputs: make([]string, len(req.Requests))}
 	if req.Parameters != nil {
 		b.Params = *req.Parameters
@@ -181,17 +193,18 @@ func messageOf(err error) string {
 }
 
 func writeJSON(w http.ResponseWriter, status int, v any) {
-	var buf bytes.Buffer
-	enc := json.NewEncoder(&buf)
-	enc.SetEscapeHTML(false) // 6 bytes for each < > & of a model's output otherwise
-	if err := enc.Encode(v); err != nil {
-		status = http.StatusInternalServerError
-		buf.Reset()
-		fmt.Fprintf(&buf, `{"code":%q,"message":"the answer could not be encoded"}`, wire.CodeBackend)
+	body, err := json.Marshal(v) // none of the types that come here can fail
+	if err != nil {
+		status, body = http.StatusInternalServerError, []byte(err.Error())
 	}
+	writeBody(w, status, body)
+}
+
+// writeBody writes an answer that the caller must take within answerTimeout.
+func writeBody(w http.ResponseWriter, status int, body []byte) {
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(answerTimeout))
 	w.Header().Set("Content-Type", "application/json")
-	w.Header().Set("Content-Length", fmt.Sprint(buf.Len()))
+	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(status)
-	_, _ = w.Write(buf.Bytes())
+	_, _ = w.Write(body)
 }

@@ -15,9 +15,9 @@ const (
 	DefaultBatchTimeout = 5 * time.Second
 	// DefaultLoadTimeout bounds one load with its warm-up. The kubelet's startup probe bounds only the first.
 	DefaultLoadTimeout = 30 * time.Minute
-	// DefaultMaxBodyBytes holds 100 inputs of 64 KiB each in JSON at its most verbose: 6 bytes for a byte
-	// that is written as an escape, 100 x 64 KiB x 6 = 37.5 MiB, and room for ids and parameters.
-	DefaultMaxBodyBytes = 40 << 20
+	// BodyBytesPerItem times MaxBatch is the largest body: an input of 64 KiB in JSON at its most verbose (6
+	// bytes for a byte that is written as an escape), and room for ids and parameters.
+	BodyBytesPerItem = 6*64<<10 + 4<<10
 	// DefaultWarmUpInput is repeated to fill the warm-up batch.
 	DefaultWarmUpInput = "warm-up"
 	// DefaultBackoffMin and DefaultBackoffMax bound the wait before a dead backend is loaded again. It
@@ -30,7 +30,7 @@ const (
 type Options struct {
 	// MaxBatch is the largest batch: 1 to 1,000.
 	MaxBatch int
-	// MaxBodyBytes is the largest body of a request.
+	// MaxBodyBytes is the largest body of a request: by default MaxBatch x BodyBytesPerItem, 38.8 MiB.
 	MaxBodyBytes int64
 	// BatchTimeout is when a running batch counts as hung and its instance is given up.
 	BatchTimeout time.Duration
@@ -60,7 +60,7 @@ func (o Options) withDefaults() Options {
 		o.MaxBatch = DefaultMaxBatch
 	}
 	if o.MaxBodyBytes <= 0 {
-		o.MaxBodyBytes = DefaultMaxBodyBytes
+		o.MaxBodyBytes = int64(o.MaxBatch) * BodyBytesPerItem
 	}
 	if o.WarmUpInput == "" {
 		o.WarmUpInput = DefaultWarmUpInput
