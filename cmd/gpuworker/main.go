@@ -70,7 +70,7 @@ func serve(ctx context.Context, c config, listener net.Listener, log *slog.Logge
 		return fmt.Errorf("serve: %w", err)
 	case <-ctx.Done():
 	}
-	log.Info("draining", "grace", c.grace)
+	log.Info("draining", "grace", c.grace.String())
 	graceful, cancel := context.WithTimeoutCause(context.Background(), c.grace,
 		fmt.Errorf("the running batch did not end within the grace of %v", c.grace))
 	defer cancel()
