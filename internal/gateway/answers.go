@@ -43,7 +43,6 @@ const (
 	ReasonQuotaTokens          Reason = "quota_tokens"
 	ReasonShed                 Reason = "shed"
 	ReasonPaused               Reason = "background_paused"
-	ReasonStarting             Reason = "starting"
 	ReasonInternal             Reason = "internal"
 )
 
@@ -99,7 +98,6 @@ var answers = map[Reason]answer{
 	ReasonShed:                 {429, "The pool is overloaded and sheds load of this tier", kindRate, true},
 	ReasonPaused:               {429, "Background work is paused while the pool is under load", kindRate, true},
 	ReasonInternal:             {500, "Something is wrong in the gateway", kindServer, false},
-	ReasonStarting:             {503, "The gateway is starting", kindServer, false},
 
 	Reason(batching.InputFailed):   {422, "The function fails on this input", kindInvalid, false},
 	Reason(batching.QueueFull):     {429, "The queue is full", kindRate, true},
