@@ -82,7 +82,10 @@ func (v *zoneView) setSignal(s zone.Signal) {
 }
 
 // beat notes that the operator asked.
-func (v *zoneView) beat(now time.Time) { v.lastBeat.Store(&now) }
+func (v *zoneView) beat(now time.Time) {
+	v.lastBeat.Store(&now)
+	v.now.Store(nil)
+}
 
 // serviceTime is S, or its prior.
 func (v *zoneView) serviceTime() time.Duration { return v.view(time.Now()).snap.ServiceP50 }
