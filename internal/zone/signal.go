@@ -162,6 +162,11 @@ const (
 	settleCapacity = 0.02
 	settlePercent  = 1.0
 
+	// Batchers divide their own rate by the fleet's: with an old one they take a growing load for a growing
+	// share of it, and count on workers that the others use too.
+	publishOffered = 0.10 // of the capacity
+	offeredNoise   = 0.20 // of the load itself
+
 	// A batcher's share of the arrivals matters once batches can be filled at all, and is noise below.
 	shareChange = 0.10
 	shareLoad   = 0.05 // of the capacity
@@ -169,9 +174,9 @@ const (
 
 // ShouldPublish says whether next differs enough from last, the document written last (its zero value for
 // none): another zone, reason for having no capacity, set of tiers or set of batchers, the capacity by 5 %, a
-// percentage by 5 points; at most every 10 s also a batcher's share of the arrivals by 10 points, and outside
-// Green the capacity by 2 % or a percentage by one point. Rates alone never are a reason, so that a Green pool
-// in a steady state writes nothing.
+// percentage by 5 points, the load by a fifth that is also 10 % of the capacity; at most every 10 s also a
+// batcher's share of the arrivals by 10 points, and outside Green the capacity by 2 % or a percentage by one
+// point. Noise of a steady Green pool is none of these: it writes nothing.
 func ShouldPublish(last, next Signal) bool {
 	if last.Version != next.Version && last.Version != SignalVersion ||
 		last.Zone != next.Zone || last.Pool != next.Pool ||
@@ -185,6 +190,9 @@ func ShouldPublish(last, next Signal) bool {
 		capacity, percent = settleCapacity, settlePercent
 	}
 	if math.Abs(next.Capacity-last.Capacity) > capacity*last.Capacity {
+		return true
+	}
+	if math.Abs(next.Offered-last.Offered) > max(publishOffered*next.Capacity, offeredNoise*last.Offered) {
 		return true
 	}
 	for i, t := range next.Tiers {

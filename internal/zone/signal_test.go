@@ -191,11 +191,8 @@ func TestShouldPublish(t *testing.T) {
 		{"2 points for 10 s", later(10*time.Second, func(s *Signal) { s.Tiers[2].AdmitPercent += 2 }), true},
 		{"a tier more", later(tick, func(s *Signal) { s.Tiers = append(s.Tiers, SignalTier{"batch", 0}) }), true},
 		{"another batcher", later(tick, func(s *Signal) { s.Batchers[0].Pod = "llm-v1-batcher-c" }), true},
-		{"twice the load, equally", later(time.Hour, func(s *Signal) {
-			s.Offered *= 2
-			s.Batchers[0].Lambda *= 2
-			s.Batchers[1].Lambda *= 2
-		}), false},
+		{"a tenth more load", later(time.Hour, func(s *Signal) { s.Offered *= 1.1 }), false},
+		{"a quarter more load", later(tick, func(s *Signal) { s.Offered *= 1.25 }), true},
 		{"another share of the load", later(time.Hour, func(s *Signal) { s.Batchers[1].Lambda *= 3 }), true},
 	}
 	for _, tt := range tests {
@@ -205,6 +202,13 @@ func TestShouldPublish(t *testing.T) {
 	}
 	if !ShouldPublish(Signal{}, testSignal()) {
 		t.Error("the first document is not written")
+	}
+	few := testSignal()
+	few.Offered = 5
+	more := few
+	more.Offered = 50
+	if ShouldPublish(few, more) {
+		t.Error("written for a load of next to nothing")
 	}
 	green := testSignal()
 	green.Zone = Green
