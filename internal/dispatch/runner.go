@@ -18,6 +18,8 @@ import (
 const (
 	// maxResponse bounds what is read from a worker: 1,000 outputs of 64 KiB.
 	maxResponse = 64 << 20
+	// staleWithin is how soon a kept connection that is dead shows it: a round trip, and much room.
+	staleWithin = 50 * time.Millisecond
 	// itemOverhead is what an item takes in JSON beside its input.
 	itemOverhead = 96
 )
@@ -42,9 +44,18 @@ func (c *client) run(ctx context.Context, b *batching.Batch) batching.Outcome {
 	if err != nil { // only a NaN among the parameters can do that; the gateway refuses it
 		return batching.Outcome{Kind: batching.Raised, Detail: "the batch cannot be encoded: " + err.Error()}
 	}
+	start := time.Now()
 	status, data, err := c.call(ctx, http.MethodPost, b.Worker, wire.PathBatch, body)
 	if err != nil {
-		return failed(ctx, err)
+		o := failed(ctx, err)
+		if o.Kind != batching.Crashed || !stale(err) || time.Since(start) > staleWithin {
+			return o
+		}
+		// The worker may have closed the kept connection while the batch was on its way. Sending it once
+		// more to the same worker is safe: one that saw the batch id answers duplicate.
+		if status, data, err = c.call(ctx, http.MethodPost, b.Worker, wire.PathBatch, body); err != nil {
+			return o
+		}
 	}
 	if status == http.StatusOK {
 		return answered(b, data)
@@ -76,15 +87,16 @@ func encode(b *batching.Batch) (*bytes.Buffer, error) {
 type sendError struct {
 	error
 	connected bool
+	reused    bool // the connection had carried a request before
 }
 
 func (e *sendError) Unwrap() error { return e.error }
 
 func (c *client) call(ctx context.Context, method, addr, path string, body *bytes.Buffer) (int, []byte, error) {
-	var connected atomic.Bool
+	var connected, reused atomic.Bool
 	connected.Store(!c.traced)
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
-		GotConn: func(httptrace.GotConnInfo) { connected.Store(true) },
+		GotConn: func(i httptrace.GotConnInfo) { connected.Store(true); reused.Store(i.Reused) },
 	})
 	var reader io.Reader
 	if body != nil {
@@ -92,14 +104,14 @@ func (c *client) call(ctx context.Context, method, addr, path string, body *byte
 	}
 	req, err := http.NewRequestWithContext(ctx, method, "http://"+addr+path, reader)
 	if err != nil {
-		return 0, nil, &sendError{err, false}
+		return 0, nil, &sendError{error: err}
 	}
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
 	resp, err := c.transport.RoundTrip(req)
 	if err != nil {
-		return 0, nil, &sendError{err, connected.Load()}
+		return 0, nil, &sendError{err, connected.Load(), reused.Load()}
 	}
 	defer func() { _ = resp.Body.Close() }()
 	var data bytes.Buffer
@@ -111,9 +123,16 @@ func (c *client) call(ctx context.Context, method, addr, path string, body *byte
 		err = fmt.Errorf("the answer is larger than %d bytes", maxResponse)
 	}
 	if err != nil {
-		return 0, nil, &sendError{err, true}
+		return 0, nil, &sendError{error: err, connected: true}
 	}
 	return resp.StatusCode, data.Bytes(), nil
+}
+
+// stale says whether err may be that of a kept connection that the worker had closed: not one byte of an
+// answer came.
+func stale(err error) bool {
+	e, ok := err.(*sendError)
+	return ok && e.reused
 }
 
 // failed is the outcome of a call that got no answer.
