@@ -298,3 +298,10 @@ func TestParametersThatTheBackendDoesNotTake(t *testing.T) {
 		r.post(t, "/v1/chat/completions", `{"model":"llm","messages":[{"role":"user","content":"x"}],"tools":[{"type":"function"}]}`).want(400, "unsupported_parameter")
 	})
 }
+
+func serveGet(t *testing.T, h http.Handler, path string) reply {
+	t.Helper()
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, path, nil))
+	return reply{w, t}
+}
