@@ -69,7 +69,7 @@ func startFleet(ctx context.Context, s scenario, bin binaries, profile string) (
 			return nil, err
 		}
 		name := fmt.Sprintf("batcher-%d", i)
-		args := []string{"--pool", doc, "--workers", "http://" + strings.Join(f.workers.addrs, ",http://"), "--listen", addrs[0], "--internal-listen", addrs[1], "--zone-file", signal}
+		args := []string{"--pool", doc, "--workers", "http://" + strings.Join(f.workers.addrs, ",http://"), "--listen", addrs[0], "--internal-listen", addrs[1], "--zone-file", signal, "--linger", "0s"}
 		if profile != "" && i == 0 {
 			args = append(args, "--cpu-profile", profile)
 		}
