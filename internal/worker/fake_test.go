@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -44,6 +45,19 @@ func (f *fakeBackend) Load(ctx context.Context) (Instance, error) {
 	f.current = i
 	f.mu.Unlock()
 	return i, nil
+}
+
+// loadTimes says when the loads were, and closes how many instances were closed.
+func (f *fakeBackend) loadTimes() []time.Time {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.loads)
+}
+
+func (f *fakeBackend) closes() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.closed
 }
 
 func (f *fakeBackend) instance() *fakeInstance {

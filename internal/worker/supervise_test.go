@@ -53,8 +53,8 @@ func TestFailedWarmUpIsNotReadyAndSaysWhy(t *testing.T) {
 		if readyStatus(s) != 503 || !strings.Contains(s.State().Message, "ValueError: want JSON") {
 			t.Errorf("state = %+v, want failed with the reason", s.State())
 		}
-		if b.closed == 0 || b.closed > len(b.loads) {
-			t.Errorf("%d of %d instances closed", b.closed, len(b.loads))
+		if b.closes() == 0 || b.closes() > len(b.loadTimes()) {
+			t.Errorf("%d of %d instances closed", b.closes(), len(b.loadTimes()))
 		}
 	})
 }
@@ -71,10 +71,10 @@ func TestLoadsBackOffExponentially(t *testing.T) {
 		start := time.Now()
 		time.Sleep(time.Minute)
 		want := []time.Duration{0, 1, 3, 7, 11, 15}
-		if len(b.loads) != len(want) {
-			t.Fatalf("%d loads, want %d", len(b.loads), len(want))
+		if len(b.loadTimes()) != len(want) {
+			t.Fatalf("%d loads, want %d", len(b.loadTimes()), len(want))
 		}
-		for i, at := range b.loads {
+		for i, at := range b.loadTimes() {
 			if at.Sub(start) != want[i]*time.Second {
 				t.Errorf("load %d after %v, want %v s", i, at.Sub(start), int(want[i]))
 			}
@@ -107,8 +107,8 @@ func TestBackoffBeginsAnewAfterAGoodBatch(t *testing.T) {
 		if got := restart(); got != time.Second {
 			t.Errorf("restart after a good batch took %v, want 1s", got)
 		}
-		if n := counter(t, s, MetricRestarts); n != 4 || b.closed != 4 {
-			t.Errorf("%v restarts, %d instances closed, want 4 and 4", n, b.closed)
+		if n := counter(t, s, MetricRestarts); n != 4 || b.closes() != 4 {
+			t.Errorf("%v restarts, %d instances closed, want 4 and 4", n, b.closes())
 		}
 	})
 }
@@ -159,7 +159,7 @@ func TestInstanceThatFailsEveryBatchIsReplaced(t *testing.T) {
 		b := &fakeBackend{}
 		broken := false
 		b.run = func(ctx context.Context, _ *fakeInstance, batch Batch) (Output, error) {
-			broken = (broken && len(b.loads) == 1) || batch.Inputs[0] == "assert"
+			broken = (broken && len(b.loadTimes()) == 1) || batch.Inputs[0] == "assert"
 			if broken {
 				return Output{}, Applicationf("RuntimeError: CUDA error: device-side assert triggered")
 			}
@@ -172,8 +172,8 @@ func TestInstanceThatFailsEveryBatchIsReplaced(t *testing.T) {
 		wantRefusal(t, send(s, "b3", "a"), 500, wire.CodeApplication, "CUDA")
 		time.Sleep(time.Second)
 		wantEcho(t, send(s, "b4", "a"), "a")
-		if len(b.loads) != 2 {
-			t.Errorf("%d loads, want 2", len(b.loads))
+		if len(b.loadTimes()) != 2 {
+			t.Errorf("%d loads, want 2", len(b.loadTimes()))
 		}
 	})
 }
@@ -194,8 +194,8 @@ func TestBadInputsAloneDoNotRestartTheBackend(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		wantEcho(t, send(s, "b", "a"), "a")
-		if len(b.loads) != 1 {
-			t.Errorf("%d loads, want 1: the checks between succeeded", len(b.loads))
+		if len(b.loadTimes()) != 1 {
+			t.Errorf("%d loads, want 1: the checks between succeeded", len(b.loadTimes()))
 		}
 		if n := counter(t, s, MetricFailures, wire.CodeApplication); n != 10*suspectAfter {
 			t.Errorf("%s = %v, want %d", MetricFailures, n, 10*suspectAfter)
@@ -216,8 +216,8 @@ func TestStopWaitsForTheBatchAndClosesTheBackend(t *testing.T) {
 		stop()
 		wantEcho(t, <-first, "a")
 		<-ended
-		if b.closed != 1 {
-			t.Errorf("closed %d times, want once", b.closed)
+		if b.closes() != 1 {
+			t.Errorf("closed %d times, want once", b.closes())
 		}
 	})
 }
