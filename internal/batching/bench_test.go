@@ -37,6 +37,7 @@ func BenchmarkAdmission(b *testing.B) {
 	for i := range 5000 + 16*100 { // the workers take their part and stay busy
 		admit(i, &Ticket{})
 		c.Next(now)
+		now = now.Add(time.Millisecond)
 	}
 	if c.depth < 5000 || c.idle > 0 {
 		b.Fatalf("%d waiting, %d idle", c.depth, c.idle)
@@ -45,7 +46,7 @@ func BenchmarkAdmission(b *testing.B) {
 	b.ReportAllocs()
 	b.ResetTimer()
 	for i := range b.N {
-		now = now.Add(time.Microsecond)
+		now = now.Add(time.Millisecond)
 		admit(i, t)
 		c.Next(now)
 		c.Wake(now)

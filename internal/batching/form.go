@@ -240,24 +240,32 @@ func (c *Core) recycle(b *Batch) {
 	}
 }
 
-// thin returns how many second attempts a batch may carry: ceil(waiting * (S+g) / (M * slack)), as few as
-// their deadlines allow, so that one poison input takes few with it.
+// thin returns how many second attempts a batch may carry: as few as their deadlines allow, so that one
+// poison input takes few with it. In order of age, the j-th must leave within slack_j = its deadline - now -
+// (S+g); half of that is planned with, the other half is for what goes wrong. The fleet forms
+// 1 + M*slack_j/(2*(S+g)) batches until then, this one included, so
+//
+//	k = max over j of ceil(j / (1 + M*slack_j / (2*(S+g))))
+//
+// which is ceil(waiting*(S+g)/(M*slack)) for second attempts with one slack, and does not jump to a full
+// batch because of a single one that is nearly out of time.
 func (c *Core) thin(at int64, g *group) int {
 	if g.retries == 0 {
 		return 0
 	}
-	cycle := c.est.p50() + c.est.gap()
-	slack := int64(math.MaxInt64)
-	for i := range g.tiers {
+	cycle := float64(c.est.p50() + c.est.gap())
+	k, j := 1.0, 0.0
+	for _, i := range c.order {
 		for t := g.tiers[i].retries.head; t != nil; t = t.next {
-			slack = min(slack, t.deadline-at-cycle)
+			slack := float64(t.deadline-at) - cycle
+			if slack < 0 {
+				continue // it will be answered, not run
+			}
+			j++
+			k = max(k, math.Ceil(j/(1+math.Floor(float64(max(c.live, 1))*slack/2/cycle))))
 		}
 	}
-	if slack <= 0 {
-		return c.cfg.MaxSize
-	}
-	k := math.Ceil(float64(g.retries) * float64(cycle) / (float64(max(c.live, 1)) * float64(slack)))
-	return max(1, int(min(k, float64(c.cfg.MaxSize))))
+	return int(min(k, float64(c.cfg.MaxSize)))
 }
 
 // take moves up to n requests of a tier into b: second attempts first, then flow by flow in turn. What

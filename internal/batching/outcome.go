@@ -77,6 +77,9 @@ func (c *Core) Finish(now time.Time, b *Batch, o Outcome) (live bool) {
 		w.streak++
 		w.failed++
 	}
+	if o.Kind == Raised {
+		c.holdBack(at, w)
+	}
 	c.workersChanged()
 	alone := len(b.Tickets) == 1
 	for k, t := range b.Tickets {
@@ -91,6 +94,26 @@ func (c *Core) Finish(now time.Time, b *Batch, o Outcome) (live bool) {
 	}
 	c.recycle(b)
 	return w.live()
+}
+
+const (
+	holdFirst = 50 * time.Millisecond
+	holdLast  = 5 * time.Second
+)
+
+// holdBack gives a worker on which the function failed several batches in a row a pause, while another
+// works: one whose GPU is broken raises at once, is idle most often and would take everybody's attempts.
+func (c *Core) holdBack(at int64, w *worker) {
+	if w.streak < 2 {
+		return
+	}
+	for _, x := range c.workers {
+		if x != w && x.live() && x.streak == 0 {
+			w.state, w.until = wire.ViewOther, at+int64(min(holdLast, holdFirst<<min(w.streak-2, 10)))
+			w.message = fmt.Sprintf("held back: the function failed %d batches in a row here", w.streak)
+			return
+		}
+	}
 }
 
 // mismatch says how results differ from what was asked: never is an answer given to another request.

@@ -35,6 +35,7 @@ type world struct {
 
 	beforeNext func()
 	on         map[*worker]bool // runs a batch
+	recovery   time.Duration    // until a failed worker says idle
 }
 
 type event struct {
@@ -61,9 +62,10 @@ func (e *events) Pop() any {
 func newWorld(cfg Config, workers int, seed uint64) *world {
 	w := &world{
 		rng: rand.New(rand.NewPCG(seed, 1)), start: time.Unix(1e9, 0),
-		service: func(int) time.Duration { return 100 * time.Millisecond },
-		outcome: func(*Batch) Outcome { return Outcome{Kind: Answered} },
-		latency: make([][]time.Duration, len(cfg.Tiers)), causes: make([]map[Cause]int, len(cfg.Tiers)),
+		service:  func(int) time.Duration { return 100 * time.Millisecond },
+		outcome:  func(*Batch) Outcome { return Outcome{Kind: Answered} },
+		recovery: 20 * time.Millisecond,
+		latency:  make([][]time.Duration, len(cfg.Tiers)), causes: make([]map[Cause]int, len(cfg.Tiers)),
 	}
 	w.now, w.on = w.start, map[*worker]bool{}
 	for i := range w.causes {
@@ -189,7 +191,7 @@ func (w *world) launch(b *Batch) {
 		addr := b.Worker
 		delete(w.on, at)
 		if !w.core.Finish(w.now, b, o) {
-			w.after(20*time.Millisecond, func() { w.core.WorkerIdle(w.now, addr) })
+			w.after(w.recovery, func() { w.core.WorkerIdle(w.now, addr) })
 		}
 	})
 }

@@ -93,6 +93,9 @@ func (c *Core) WorkerIdle(now time.Time, addr string) {
 	if w == nil || w.state == wire.ViewMine || w.state == wire.ViewIdle {
 		return
 	}
+	if w.state == wire.ViewOther && w.streak > 0 && c.at(now) < w.until {
+		return // held back
+	}
 	w.state, w.since, w.freed, w.message = wire.ViewIdle, c.at(now), -1, ""
 	c.workersChanged()
 }

@@ -1,0 +1,212 @@
+package batching
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"sluice.dev/sluice/internal/wire"
+)
+
+// At 70 % load one of four workers is killed in mid-batch and another hangs: everybody gets an answer.
+func TestCrashAndHangLoseNothing(t *testing.T) {
+	w := newWorld(testConfig(), 4, 11)
+	w.recovery = time.Hour
+	w.outcome = func(b *Batch) Outcome {
+		at := w.now.Sub(w.start)
+		switch {
+		case b.Worker == "w0" && at > 3*time.Second:
+			return Outcome{Kind: Crashed, Detail: "connection reset"}
+		case b.Worker == "w1" && at > 6*time.Second:
+			return Outcome{Kind: TimedOut, Detail: "no answer"}
+		}
+		return Outcome{Kind: Answered}
+	}
+	const run = 10 * time.Second
+	w.poisson(0.45*4000, run, func(int) Request { return Request{} }) // 90 % of what two can carry
+	w.run(run + 5*time.Second)
+	s := w.core.Snapshot(w.now)
+	t.Logf("served %d, causes %v, retries %d, p95 %v p99 %v", w.served, w.causes[0], s.Retries, w.quantile(0.95), w.quantile(0.99))
+	if s.Retries == 0 || s.Parked != 0 || s.Live != 2 {
+		t.Errorf("retries %d, parked %d, live %d", s.Retries, s.Parked, s.Live)
+	}
+	if n := w.causes[0][SecondFailure] + w.causes[0][InputFailed] + w.causes[0][Expired]; n != 0 {
+		t.Errorf("%d requests failed that could be served: %v", n, w.causes[0])
+	}
+	for _, p := range w.problems {
+		t.Error(p)
+	}
+}
+
+// One input makes every batch that it is in fail. It takes few with it, and never again.
+func TestAPoisonInputTakesFewWithIt(t *testing.T) {
+	for _, kind := range []Kind{Raised, Crashed} {
+		w := newWorld(testConfig(), 4, 5)
+		poisoned := 0
+		w.outcome = func(b *Batch) Outcome {
+			for _, x := range b.Tickets {
+				if x.Flow == "poison" {
+					poisoned++
+					return Outcome{Kind: kind, Detail: "poison"}
+				}
+			}
+			return Outcome{Kind: Answered}
+		}
+		const run = 20 * time.Second
+		w.poisson(2400, run, func(i int) Request {
+			if i%4800 == 1000 {
+				return Request{Flow: "poison"}
+			}
+			return Request{}
+		})
+		w.run(run + 5*time.Second)
+		innocents := w.causes[0][SecondFailure]
+		t.Logf("kind %d: served %d, causes %v, poisoned batches %d, p95 %v", kind, w.served, w.causes[0], poisoned, w.quantile(0.95))
+		if poisoned > 20 {
+			t.Errorf("10 poison inputs ran in %d batches, at most two each are allowed", poisoned)
+		}
+		// Those that fail for good are the poison itself and second attempts that shared its last batch.
+		if innocents+w.causes[0][InputFailed] > 10*3 {
+			t.Errorf("%d second failures, %d guilty", innocents, w.causes[0][InputFailed])
+		}
+		for _, p := range w.problems {
+			t.Error(p)
+		}
+	}
+}
+
+func TestGuiltIsClaimedOnlyForWhatFailedAlone(t *testing.T) {
+	w := newWorld(testConfig(), 1, 1)
+	w.outcome = func(*Batch) Outcome { return Outcome{Kind: Raised, Detail: "ValueError"} }
+	a := w.submit(Request{ID: "a"})
+	w.settle() // a runs; b and c wait for the worker
+	b := w.submit(Request{ID: "b"})
+	c := w.submit(Request{ID: "c"})
+	w.run(20 * time.Second)
+	for _, x := range []*Ticket{a, b, c} {
+		if x.Err == nil || x.Err.Cause != InputFailed && x.Err.Cause != SecondFailure {
+			t.Fatalf("%s got %v", x.ID, x.Err)
+		}
+		if x.attempts != 2 {
+			t.Errorf("%s had %d attempts", x.ID, x.attempts)
+		}
+	}
+	// A single worker tries the second attempts one by one, or with company whose fault it may have been.
+	if w.causes[0][InputFailed] == 0 {
+		t.Errorf("nobody failed alone: %v", w.causes[0])
+	}
+}
+
+func TestNoRetriesMeansNone(t *testing.T) {
+	cfg := testConfig()
+	cfg.MaxRetries = 0
+	w := newWorld(cfg, 2, 1)
+	w.outcome = func(*Batch) Outcome { return Outcome{Kind: Crashed, Detail: "reset"} }
+	a := w.submit(Request{ID: "a"})
+	w.settle()
+	w.run(time.Second)
+	if a.Err == nil || a.Err.Cause != SecondFailure || a.attempts != 1 {
+		t.Fatalf("got %v after %d attempts", a.Err, a.attempts)
+	}
+}
+
+// A worker that did not run the batch gives it back: no attempt, its old place, and the rest of the pool takes it.
+func TestWhatNeverRanCostsNoAttempt(t *testing.T) {
+	for _, kind := range []Kind{Refused, Busy, Leaving} {
+		w := newWorld(testConfig(), 2, 1)
+		first := ""
+		w.outcome = func(b *Batch) Outcome {
+			if first == "" {
+				first = b.Worker
+			}
+			if b.Worker == first {
+				return Outcome{Kind: kind, FreeIn: 70 * time.Millisecond, Detail: "no"}
+			}
+			return Outcome{Kind: Answered}
+		}
+		a := w.submit(Request{ID: "a"})
+		w.settle()
+		w.run(500 * time.Millisecond)
+		if a.Err != nil || a.Result.Attempts != 1 || a.Result.Worker == first {
+			t.Errorf("kind %d: %v, %+v", kind, a.Err, a.Result)
+		}
+	}
+}
+
+func TestABackendThatBlamesOneItemFailsOnlyThatOne(t *testing.T) {
+	w := newWorld(testConfig(), 1, 1)
+	w.outcome = func(b *Batch) Outcome {
+		o := Outcome{Kind: Answered}
+		for _, x := range b.Tickets {
+			r := wire.Result{RequestID: x.ID, Output: "echo:" + x.Input, Status: wire.StatusOK}
+			if x.ID == "bad" {
+				r = wire.Result{RequestID: x.ID, Status: wire.StatusError, Error: "not a number"}
+			}
+			o.Results = append(o.Results, r)
+		}
+		return o
+	}
+	w.submit(Request{ID: "first"})
+	w.settle()
+	bad, good := w.submit(Request{ID: "bad"}), w.submit(Request{ID: "good", Input: "x"})
+	w.run(time.Second)
+	if bad.Err == nil || bad.Err.Cause != InputFailed || bad.Err.Detail != "not a number" || good.Err != nil {
+		t.Fatalf("bad: %v, good: %v", bad.Err, good.Err)
+	}
+	if s := w.core.Snapshot(w.now); s.Live != 1 {
+		t.Fatalf("the worker counts as %+v", s.Workers)
+	}
+}
+
+// A worker that fails everything at once is idle most often; it must not attract the traffic.
+func TestAWorkerThatFailsAtOnceIsTriedLast(t *testing.T) {
+	w := newWorld(testConfig(), 4, 2)
+	broken := 0
+	w.service = func(int) time.Duration { return 100 * time.Millisecond }
+	w.outcome = func(b *Batch) Outcome {
+		if b.Worker == "w2" {
+			broken++
+			return Outcome{Kind: Raised, Detail: "no GPU"}
+		}
+		return Outcome{Kind: Answered}
+	}
+	const run = 10 * time.Second
+	w.poisson(1000, run, func(int) Request { return Request{} })
+	w.run(run + 3*time.Second)
+	t.Logf("%d batches on the broken worker, %d in all, causes %v", broken, w.batches, w.causes[0])
+	if broken*5 > w.batches {
+		t.Errorf("%d of %d batches went to the worker that fails everything", broken, w.batches)
+	}
+}
+
+// Bounds are exact under a burst, in requests and in bytes.
+func TestBoundsAreExact(t *testing.T) {
+	cfg := testConfig()
+	cfg.MaxDepth, cfg.MaxBytes = 50, 1000
+	cfg.MaxSize = 10
+	w := newWorld(cfg, 1, 1)
+	w.core.est.prior = int64(time.Millisecond) // everything is feasible
+	w.submit(Request{ID: "runs"})
+	w.settle()
+	admitted := 0
+	for i := range 200 {
+		if w.submit(Request{ID: fmt.Sprint(i)}) != nil {
+			admitted++
+		}
+	}
+	if admitted != 50 || w.causes[0][QueueFull] != 150 {
+		t.Errorf("%d admitted of 200, %v, the bound is 50", admitted, w.causes[0])
+	}
+	w.run(time.Minute)
+	w.submit(Request{ID: "runs"})
+	w.settle()
+	bytes := 0
+	for i := range 40 {
+		if w.submit(Request{ID: fmt.Sprint(i), Input: "1234567890" + "1234567890" + "1234567890" + "1234567890" + "1234567890"}) != nil {
+			bytes += 50
+		}
+	}
+	if bytes != 1000 {
+		t.Errorf("%d bytes admitted, the bound is 1000", bytes)
+	}
+}
