@@ -89,26 +89,35 @@ func makeCgroups() error {
 // holds processes may not hand controllers down; the real root is exempt, a container's is not, and there its
 // processes move aside first (kind and k3d do the same).
 func delegateControllers(root string) error {
-	available, err := os.ReadFile(filepath.Join(cgroupMount, "cgroup.controllers"))
-	if err != nil {
-		return err
-	}
-	var enable []string
-	for _, c := range strings.Fields(string(available)) {
-		enable = append(enable, "+"+c)
-	}
-	control := []byte(strings.Join(enable, " "))
 	top := filepath.Join(cgroupMount, "cgroup.subtree_control")
-	err = os.WriteFile(top, control, 0o644)
+	err := enableControllers(cgroupMount)
 	if errors.Is(err, syscall.EBUSY) {
 		if err = moveAside(filepath.Join(cgroupMount, "init")); err == nil {
-			err = os.WriteFile(top, control, 0o644)
+			err = enableControllers(cgroupMount)
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("cannot enable cgroup controllers in %s: %w (the container needs a private, writable cgroup namespace)", top, err)
+		return fmt.Errorf("cannot enable cgroup controllers in %s: %w (a container needs a private, writable cgroup namespace)", top, err)
 	}
-	return os.WriteFile(filepath.Join(root, "cgroup.subtree_control"), control, 0o644)
+	return enableControllers(root)
+}
+
+// podControllers are the ones the kubelet and runc use; those marked true it does not start without.
+var podControllers = []struct {
+	name     string
+	required bool
+}{{"cpu", true}, {"cpuset", true}, {"memory", true}, {"pids", true}, {"io", false}, {"hugetlb", false}}
+
+// enableControllers hands controllers down from dir, each by a write of its own: one that fails takes the whole
+// write with it.
+func enableControllers(dir string) error {
+	for _, c := range podControllers {
+		err := os.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), []byte("+"+c.name), 0o644)
+		if err != nil && c.required {
+			return fmt.Errorf("controller %s: %w", c.name, err)
+		}
+	}
+	return nil
 }
 
 func moveAside(leaf string) error {

@@ -52,7 +52,7 @@ func writeKubeconfigs(l layout) error {
 		if err != nil {
 			return err
 		}
-		if err := os.WriteFile(l.componentConfig(name), document, 0o600); err != nil {
+		if _, err := writeChanged(l.componentConfig(name), document, 0o600); err != nil {
 			return err
 		}
 	}

@@ -42,10 +42,14 @@ func down(l layout) error {
 		return err
 	}
 	defer unlock()
+	if len(recordedComponents(l)) == 0 && len(leftovers(l)) == 0 {
+		fmt.Println("nothing to remove: no cluster in", l.state)
+		return nil
+	}
 	p := &progress{started: time.Now()}
 	record, recordErr := readHostRecord(l)
 
-	stopped := stopComponents(l, p)
+	stopComponents(l, p)
 	killed := killPods(l)
 	p.step("pods", "%d processes killed", killed)
 
@@ -69,18 +73,14 @@ func down(l layout) error {
 	if left := leftovers(l); len(left) > 0 {
 		return fmt.Errorf("%d traces are left, remove them by hand:\n  %s", len(left), strings.Join(left, "\n  "))
 	}
-	if stopped+killed+unmounted == 0 && recordErr != nil {
-		fmt.Println("nothing was running")
-	} else {
-		fmt.Println("the cluster is gone without a trace")
-	}
+	fmt.Println("the cluster is gone without a trace")
 	return nil
 }
 
 // stopOrder: the kubelet first, or it restarts what is being killed; the API server before its etcd.
 var stopOrder = []string{"kubelet", "kube-proxy", "gpus", "dns", "kube-scheduler", "kube-controller-manager", "containerd", "kube-apiserver", "etcd"}
 
-func stopComponents(l layout, p *progress) int {
+func stopComponents(l layout, p *progress) {
 	recorded := recordedComponents(l)
 	names := slices.Clone(stopOrder)
 	for _, name := range recorded {
@@ -88,7 +88,6 @@ func stopComponents(l layout, p *progress) int {
 			names = append(names, name)
 		}
 	}
-	stopped := 0
 	for _, name := range names {
 		id, alive := readPID(l, name)
 		if !alive {
@@ -97,9 +96,7 @@ func stopComponents(l layout, p *progress) int {
 		// An API server drains for up to a minute; its data is about to be deleted, so nobody waits for that.
 		stop(id, 2*time.Second)
 		p.step(name, "stopped (pid %d)", id.PID)
-		stopped++
 	}
-	return stopped
 }
 
 // killPods kills the shims, which are found by the socket of our containerd, and everything in the cluster's cgroups.

@@ -99,7 +99,8 @@ func servePluginUntilRestart(ctx context.Context, fleet *gpuFleet, kubelet os.Fi
 		case <-time.After(kubeletPoll):
 		}
 		now, err := os.Stat(filepath.Join(devicePluginDir, "kubelet.sock"))
-		if err != nil || !os.SameFile(now, kubelet) || !now.ModTime().Equal(kubelet.ModTime()) {
+		_, own := os.Stat(socket)
+		if err != nil || own != nil || !os.SameFile(now, kubelet) || !now.ModTime().Equal(kubelet.ModTime()) {
 			log.Print("the kubelet restarted")
 			return nil
 		}
@@ -112,7 +113,8 @@ func register(ctx context.Context) error {
 		return err
 	}
 	defer connection.Close()
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	// The kubelet dials back before it answers, and tries for 10 s if it removed our socket just now, while starting.
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	_, err = deviceplugin.NewRegistrationClient(connection).Register(ctx, &deviceplugin.RegisterRequest{
 		Version: deviceplugin.Version, Endpoint: pluginSocket, ResourceName: gpuResource,

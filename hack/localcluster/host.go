@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/vishvananda/netlink"
 )
@@ -130,7 +131,11 @@ func applyNFTables() error {
 	return nil
 }
 
-// writeConfigs renders every configuration file; they are rewritten at each up, so that an upgraded program's apply.
+// configOwner names the component that reads a file only when it starts.
+var configOwner = map[string]string{"kubelet.json": "kubelet", "proxy.json": "kube-proxy", "containerd.toml": "containerd"}
+
+// writeConfigs renders every configuration file. A file that would not change is not touched: kube-proxy exits, and
+// containerd reloads, on any write. A component whose file did change, by an upgrade, is stopped to start afresh.
 func writeConfigs(l layout) error {
 	for _, dir := range []string{"config/cni", "logs", "run", "pod-logs", "volume-plugins", "containerd"} {
 		if err := os.MkdirAll(l.path(dir), 0o755); err != nil {
@@ -155,9 +160,26 @@ func writeConfigs(l layout) error {
 		if err != nil {
 			return fmt.Errorf("rendering %s: %w", name, err)
 		}
-		if err := os.WriteFile(filepath.Join(l.path("config"), name), data, 0o644); err != nil {
+		changed, err := writeChanged(l.conf(name), data, 0o644)
+		if err != nil {
 			return err
+		}
+		if id, alive := readPID(l, configOwner[name]); changed && alive {
+			stop(id, 5*time.Second)
 		}
 	}
 	return nil
+}
+
+// writeChanged replaces a file whose content differs, in one step so that a watching process never reads half of it.
+func writeChanged(path string, data []byte, mode os.FileMode) (changed bool, err error) {
+	if have, err := os.ReadFile(path); err == nil && bytes.Equal(have, data) {
+		return false, nil
+	}
+	// The name starts with a dot and has no known extension: containerd loads every *.conflist of its directory.
+	scratch := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".new")
+	if err := os.WriteFile(scratch, data, mode); err != nil {
+		return false, err
+	}
+	return true, os.Rename(scratch, path)
 }

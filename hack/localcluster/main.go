@@ -33,6 +33,7 @@ var commands = []command{
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	context.AfterFunc(ctx, stop) // a second interrupt ends the program at once
 	err := dispatch(ctx, os.Args[1:])
 	switch {
 	case err == nil, errors.Is(err, flag.ErrHelp):

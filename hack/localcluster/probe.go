@@ -110,7 +110,10 @@ func get(ctx context.Context, client *http.Client, url string) ([]byte, error) {
 // A nodeStatus is the part of a Node that up, status and gpu report.
 type nodeStatus struct {
 	Status struct {
-		Conditions  []struct{ Type, Status, Reason, Message string }
+		Conditions []struct {
+			Type, Status, Message string
+			LastHeartbeatTime     time.Time
+		}
 		Capacity    map[string]string
 		Allocatable map[string]string
 	}
@@ -129,9 +132,13 @@ func getNode(ctx context.Context, l layout) (nodeStatus, error) {
 	return node, json.Unmarshal(body, &node)
 }
 
-// ready says whether the node takes pods, and if not why.
-func (n nodeStatus) ready() (bool, string) {
+// ready says whether the node takes pods, and if not why. A status written before since is none: after a kubelet's
+// crash the API server shows the old one, GPUs included.
+func (n nodeStatus) ready(since time.Time) (bool, string) {
 	for _, c := range n.Status.Conditions {
+		if c.Type == "Ready" && c.LastHeartbeatTime.Before(since) {
+			return false, "the kubelet has not reported since it started"
+		}
 		if c.Type == "Ready" {
 			return c.Status == "True", c.Message
 		}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"strings"
 	"text/tabwriter"
+	"time"
 )
 
 func runStatus(ctx context.Context, args []string) error {
@@ -46,7 +47,7 @@ func runStatus(ctx context.Context, args []string) error {
 	if err != nil {
 		fmt.Printf("node %s: %v\n", nodeName, err)
 	} else {
-		ready, message := node.ready()
+		ready, message := node.ready(time.Time{})
 		fmt.Printf("node %s: Ready=%t (%s), %s: capacity %s, allocatable %s\n", nodeName, ready, strings.TrimSpace(message),
 			gpuResource, orNone(node.Status.Capacity[gpuResource]), orNone(node.Status.Allocatable[gpuResource]))
 	}

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -70,6 +71,9 @@ func up(ctx context.Context, l layout, gpus int) error {
 	if allRunning(l, list) {
 		if err := apiProbe(l, "/readyz")(ctx); err == nil {
 			fmt.Println("the cluster is already running (localcluster status shows it)")
+			if have, err := askGPUs(l, gpuRequest{Op: "list"}); err == nil && len(have.GPUs) != gpus {
+				fmt.Printf("it has %d GPUs; --gpus takes effect after localcluster down\n", len(have.GPUs))
+			}
 			return finish(l)
 		}
 	}
@@ -80,7 +84,7 @@ func up(ctx context.Context, l layout, gpus int) error {
 	if err := startAll(ctx, l, list, p); err != nil {
 		return fmt.Errorf("%w\nwhat did start keeps running: fix the cause and run up again, or run down", err)
 	}
-	if err := awaitNode(ctx, l, gpus, p); err != nil {
+	if err := awaitNode(ctx, l, p); err != nil {
 		return err
 	}
 	p.step("cluster", "up")
@@ -190,21 +194,18 @@ func startOne(ctx context.Context, l layout, c component, p *progress) error {
 	}
 }
 
-// awaitNode waits until the node takes pods and offers its GPUs.
-func awaitNode(ctx context.Context, l layout, gpus int, p *progress) error {
+// awaitNode waits until the node takes pods and offers the GPUs that are healthy.
+func awaitNode(ctx context.Context, l layout, p *progress) error {
 	ctx, cancel := context.WithTimeout(ctx, startDeadline)
 	defer cancel()
+	var since time.Time
+	if info, err := os.Stat(l.pidFile("kubelet")); err == nil {
+		since = info.ModTime().Truncate(time.Second) // a heartbeat has whole seconds
+	}
 	why := ""
 	for {
-		node, err := getNode(ctx, l)
-		if err != nil {
-			why = err.Error()
-		} else if ready, message := node.ready(); !ready {
-			why = message
-		} else if have := node.Status.Allocatable[gpuResource]; gpus > 0 && have == "" {
-			why = "it does not offer " + gpuResource + " yet"
-		} else {
-			p.step("node "+nodeName, "Ready, %s=%s", gpuResource, have)
+		if why = nodeNotReady(ctx, l, since); why == "" {
+			p.step("node "+nodeName, "Ready, its GPUs are offered")
 			return nil
 		}
 		select {
@@ -213,6 +214,26 @@ func awaitNode(ctx context.Context, l layout, gpus int, p *progress) error {
 		case <-time.After(100 * time.Millisecond):
 		}
 	}
+}
+
+// nodeNotReady says what is missing, or "".
+func nodeNotReady(ctx context.Context, l layout, since time.Time) string {
+	node, err := getNode(ctx, l)
+	if err != nil {
+		return err.Error()
+	}
+	if ready, message := node.ready(since); !ready {
+		return message
+	}
+	reply, err := askGPUs(l, gpuRequest{Op: "list"})
+	if err != nil {
+		return err.Error()
+	}
+	want, have := countHealthy(reply.GPUs), node.Status.Allocatable[gpuResource]
+	if have != strconv.Itoa(want) && (want > 0 || have != "") {
+		return fmt.Sprintf("it offers %s GPUs instead of %d", orNone(have), want)
+	}
+	return ""
 }
 
 // finish writes the person's kubeconfig and says how to use it.
