@@ -1,15 +1,17 @@
 package gateway
 
 import (
-	"encoding/json"
+	"bytes"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
 	"strconv"
+	"sync"
 	"time"
 
 	"sluice.dev/sluice/internal/batching"
 	"sluice.dev/sluice/internal/quota"
+	"sluice.dev/sluice/internal/wire"
 )
 
 // Reason is why a request was not served: the stable word in answers, logs and metrics.
@@ -206,13 +208,29 @@ func refusalHeaders(h http.Header, r *refusal) {
 }
 
 func writeJSON(w http.ResponseWriter, status int, contentType string, v any) {
-	body, err := json.Marshal(v)
+	buf := buffers.Get().(*bytes.Buffer)
+	defer freeBuffer(buf)
+	body, err := wire.AppendJSON(buf.AvailableBuffer(), v)
 	if err != nil { // only strings and numbers are ever encoded
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
-	w.Header().Set("Content-Type", contentType)
-	w.Header().Set("Content-Length", strconv.Itoa(len(body)+1))
+	buf.Write(append(body, '\n'))
+	h := w.Header() // these names are canonical already
+	h["Content-Type"] = []string{contentType}
+	h["Content-Length"] = []string{strconv.Itoa(buf.Len())}
 	w.WriteHeader(status)
-	_, _ = w.Write(append(body, '\n')) // the client may be gone
+	_, _ = w.Write(buf.Bytes()) // the client may be gone
+}
+
+// buffers hold bodies while they are read or written. Large ones are left to the garbage collector.
+var buffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
+
+const keptBuffer = 64 << 10
+
+func freeBuffer(b *bytes.Buffer) {
+	if b.Cap() <= keptBuffer {
+		b.Reset()
+		buffers.Put(b)
+	}
 }

@@ -95,11 +95,15 @@ func isJSON(contentType string) bool {
 // isRetry says that the client states a repeated attempt: OpenAI's SDKs count from 0, Sluice-Attempt counts
 // from 1. What a client says about it can only make its demand look smaller.
 func isRetry(h http.Header) bool {
-	if n, err := strconv.Atoi(h.Get("X-Stainless-Retry-Count")); err == nil && n > 0 {
-		return true
+	over := func(name string, first int) bool {
+		v := h.Get(name)
+		if v == "" {
+			return false
+		}
+		n, err := strconv.Atoi(v)
+		return err == nil && n > first
 	}
-	n, err := strconv.Atoi(h.Get("Sluice-Attempt"))
-	return err == nil && n > 1
+	return over("X-Stainless-Retry-Count", 0) || over("Sluice-Attempt", 1)
 }
 
 // clientTimeout is the shortest wait that the headers name: Sluice-Timeout-Ms (ours: a wrong value is
@@ -120,11 +124,17 @@ func clientTimeout(h http.Header) (time.Duration, *refusal) {
 		}
 		take(float64(n), time.Millisecond)
 	}
-	for name, unit := range map[string]time.Duration{"X-Envoy-Expected-Rq-Timeout-Ms": time.Millisecond, "X-Stainless-Timeout": time.Second} {
-		if n, err := strconv.ParseFloat(h.Get(name), 64); err == nil && n > 0 && !math.IsInf(n, 0) {
+	foreign := func(name string, unit time.Duration) {
+		v := h.Get(name)
+		if v == "" { // almost always: the error of parsing nothing was 3 % of the pipeline
+			return
+		}
+		if n, err := strconv.ParseFloat(v, 64); err == nil && n > 0 && !math.IsInf(n, 0) {
 			take(n, unit)
 		}
 	}
+	foreign("X-Envoy-Expected-Rq-Timeout-Ms", time.Millisecond)
+	foreign("X-Stainless-Timeout", time.Second)
 	return least, nil
 }
 

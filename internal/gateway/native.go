@@ -81,8 +81,14 @@ func (native) answer(x *exchange, latencyMs float64) {
 
 func (native) refuse(x *exchange, r *refusal) { writeProblem(x.w, x.id, r) }
 
-// decodeStrict reads exactly one JSON object without unknown fields.
-func decodeStrict(body []byte, v any) *refusal {
+// decodeStrict reads exactly one JSON object without unknown fields. Almost every body is right and is read
+// by the fast codec (0.5 us; encoding/json took 2.5 us and half of the pipeline's allocations); encoding/json
+// says what is wrong with the others.
+func decodeStrict[T any](body []byte, v *T) *refusal {
+	if utf8.Valid(body) && wire.DecodeStrict(body, v) {
+		return nil
+	}
+	*v = *new(T)
 	dec := json.NewDecoder(bytes.NewReader(body))
 	dec.DisallowUnknownFields()
 	return decodeWith(dec, body, v)

@@ -1,10 +1,10 @@
 package gateway
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"strings"
@@ -90,7 +90,9 @@ func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 func (g *Gateway) readBody(x *exchange) *refusal {
 	rc := http.NewResponseController(x.w)
 	_ = rc.SetReadDeadline(x.arrival.Add(g.bodyTimeout)) // not every test writer has one
-	body, err := io.ReadAll(http.MaxBytesReader(x.w, x.r.Body, int64(g.pool.Gateway.MaxBodyBytes)))
+	buf := buffers.Get().(*bytes.Buffer)
+	defer freeBuffer(buf) // what the codec keeps of a body it copies
+	_, err := buf.ReadFrom(http.MaxBytesReader(x.w, x.r.Body, int64(g.pool.Gateway.MaxBodyBytes)))
 	if err != nil {
 		var tooLarge *http.MaxBytesError
 		switch {
@@ -106,7 +108,7 @@ func (g *Gateway) readBody(x *exchange) *refusal {
 	// The deadline must not outlive the body: the server goes on reading to notice a client that leaves.
 	_ = rc.SetReadDeadline(time.Time{})
 	var r *refusal
-	x.call, r = x.codec.decode(body)
+	x.call, r = x.codec.decode(buf.Bytes())
 	return r
 }
 

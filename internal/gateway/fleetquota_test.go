@@ -1,0 +1,152 @@
+package gateway
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"sluice.dev/sluice/internal/quota"
+)
+
+// quotaFleet is n gateways that share limits over real sockets.
+func quotaFleet(t *testing.T, n int) (fleet []*FleetQuota, servers []*httptest.Server) {
+	t.Helper()
+	var peers []Peer
+	for i := range n {
+		f := NewFleetQuota(fmt.Sprint("gw-", i), 2*time.Second)
+		mux := http.NewServeMux()
+		f.routes(mux)
+		s := httptest.NewServer(mux)
+		t.Cleanup(s.Close)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { f.Run(ctx); close(done) }()
+		t.Cleanup(func() { cancel(); <-done; f.client.CloseIdleConnections() })
+		fleet, servers = append(fleet, f), append(servers, s)
+		peers = append(peers, Peer{Name: f.self, Addr: strings.TrimPrefix(s.URL, "http://")})
+	}
+	for _, f := range fleet {
+		f.SetPeers(peers)
+	}
+	return fleet, servers
+}
+
+// One tenant, its requests spread over three gateways: together they pass exactly the limit.
+func TestLimitHoldsOverAllGateways(t *testing.T) {
+	fleet, _ := quotaFleet(t, 3)
+	lim := quota.Limits{RequestsPerMinute: 30}
+	for _, tenant := range []string{"a", "b", "c", "d", "e"} {
+		ok, fallback := 0, 0
+		now := time.Now()
+		for i := range 90 {
+			r := fleet[i%3].Reserve(t.Context(), now, tenant, lim, quota.Cost{Requests: 1})
+			if r.Granted {
+				ok++
+			} else if r.RetryAfter <= 0 {
+				t.Errorf("refused without a wait: %+v", r)
+			}
+			if r.Fallback {
+				fallback++
+			}
+		}
+		// A refill of one request takes 2 s; the asking of 90 may take some of that on a slow machine.
+		if fallback > 0 {
+			t.Skipf("the machine is so slow that a gateway did not answer within %v", askTimeout)
+		}
+		if ok < 30 || ok > 31+int(time.Since(now)/(2*time.Second)) {
+			t.Errorf("tenant %s: %d requests passed a limit of 30", tenant, ok)
+		}
+	}
+}
+
+// What a request did not use goes back to the gateway that keeps the bucket.
+func TestSettlementReachesTheOwner(t *testing.T) {
+	fleet, _ := quotaFleet(t, 2)
+	lim := quota.Limits{TokensPerMinute: 1000}
+	tenant := ""
+	for i := 0; ; i++ { // a tenant whose bucket is at gateway 1
+		if tenant = fmt.Sprint("t", i); isAddr(fleet[0], tenant) {
+			break
+		}
+	}
+	r := fleet[0].Reserve(t.Context(), time.Now(), tenant, lim, quota.Cost{Requests: 1, Tokens: 1000})
+	if r.Fallback || !r.Granted {
+		t.Skipf("the owner did not answer within %v: %+v", askTimeout, r)
+	}
+	fleet[0].Settle(time.Now(), r.Grant, quota.Cost{Requests: 1, Tokens: 100})
+	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); {
+		got := fleet[1].ledger.Reserve(time.Now(), tenant, lim, quota.Cost{})
+		if got.Levels[0].Remaining >= 900 {
+			return
+		}
+	}
+	t.Error("900 unused tokens were never given back at the owner")
+}
+
+func isAddr(f *FleetQuota, tenant string) bool { owner, _ := f.owner(tenant); return owner != "" }
+
+// The owner is gone: each gateway lets its own share pass, at once after the first question, and the shares
+// are together one burst.
+func TestOwnerGoneFallsBackToAShare(t *testing.T) {
+	fleet, servers := quotaFleet(t, 3)
+	lim := quota.Limits{RequestsPerMinute: 30}
+	tenant := ""
+	for i := 0; ; i++ { // a tenant whose bucket is at gateway 2
+		tenant = fmt.Sprint("t", i)
+		if _, n := fleet[2].owner(tenant); n == 3 && !isAddr(fleet[2], tenant) {
+			break
+		}
+	}
+	servers[2].Close()
+	total := 0
+	for _, f := range fleet[:2] {
+		ok := 0
+		for range 50 {
+			if r := f.Reserve(t.Context(), time.Now(), tenant, lim, quota.Cost{Requests: 1}); r.Granted {
+				ok++
+			} else if !r.Fallback {
+				t.Errorf("%+v", r)
+			}
+		}
+		if ok < 10 || ok > 11 {
+			t.Errorf("%d passed at one gateway, want its share of 10", ok)
+		}
+		total += ok
+	}
+	if total > 30 {
+		t.Errorf("%d passed in all", total)
+	}
+	// A request that is larger than a share but within the limit is not called impossible.
+	big := quota.Limits{TokensPerMinute: 300}
+	if r := fleet[0].Reserve(t.Context(), time.Now(), tenant+"", big, quota.Cost{Requests: 1, Tokens: 250}); r.TooLarge {
+		t.Errorf("%+v", r)
+	}
+	// The gateway that is gone leaves the list: somebody else keeps the bucket.
+	for _, f := range fleet[:2] {
+		f.SetPeers([]Peer{{Name: "gw-0", Addr: strings.TrimPrefix(servers[0].URL, "http://")}, {Name: "gw-1", Addr: strings.TrimPrefix(servers[1].URL, "http://")}})
+	}
+	if r := fleet[0].Reserve(t.Context(), time.Now(), "another", lim, quota.Cost{Requests: 1}); !r.Granted {
+		t.Errorf("%+v", r)
+	}
+}
+
+func TestQuotaQuestionsFromStrangers(t *testing.T) {
+	fleet, servers := quotaFleet(t, 1)
+	for _, body := range []string{``, `{`, `{"cost":{"tokens":-5}}`, `{"limits":{"tokens_per_minute":-1}}`} {
+		res, err := http.Post(servers[0].URL+pathReserve, "application/json", strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		res.Body.Close()
+		if res.StatusCode != 400 {
+			t.Errorf("%q: %s", body, res.Status)
+		}
+	}
+	if fleet[0].ledger.Len() != 0 {
+		t.Error("an account was made")
+	}
+}
