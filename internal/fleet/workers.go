@@ -28,6 +28,9 @@ const (
 	WorkerEnded         WorkerPhase = "Ended"    // evicted, refused by the kubelet, or finished: the ReplicaSet replaces it
 )
 
+// TroubleGPUUnhealthy is the trouble of a worker whose device plugin says that its GPU is unhealthy.
+const TroubleGPUUnhealthy = "GPUUnhealthy"
+
 // Worker is one worker pod.
 type Worker struct {
 	Name  string
@@ -77,6 +80,9 @@ func worker(pod *corev1.Pod, now time.Time, coldStart time.Duration) Worker {
 	case ready != nil && ready.Status == corev1.ConditionTrue:
 		w.Phase = WorkerReady
 		w.ColdStart = max(0, ready.LastTransitionTime.Sub(pod.CreationTimestamp.Time))
+		if device := unhealthyDevice(pod); device != "" {
+			w.Trouble, w.Detail = TroubleGPUUnhealthy, device
+		}
 		return w
 	case pod.Spec.NodeName == "":
 		w.Phase = WorkerPending
@@ -89,7 +95,7 @@ func worker(pod *corev1.Pod, now time.Time, coldStart time.Duration) Worker {
 		return w
 	case late:
 		w.Phase = WorkerFailing
-		w.Trouble, w.Detail = "NotReady", fmt.Sprintf("not Ready %s after its creation", now.Sub(pod.CreationTimestamp.Time).Truncate(time.Minute))
+		w.Trouble, w.Detail = "NotReady", "not Ready within workers.coldStart"
 	default:
 		w.Phase = WorkerStarting
 	}
@@ -115,6 +121,21 @@ func containerTrouble(pod *corev1.Pod) (reason, detail string) {
 		}
 	}
 	return "", ""
+}
+
+// unhealthyDevice is the first device of a pod that its device plugin calls unhealthy. Clusters without the
+// feature ResourceHealthStatus report none.
+func unhealthyDevice(pod *corev1.Pod) string {
+	for _, c := range pod.Status.ContainerStatuses {
+		for _, r := range c.AllocatedResourcesStatus {
+			for _, d := range r.Resources {
+				if d.Health == corev1.ResourceHealthStatusUnhealthy {
+					return fmt.Sprintf("%s %s", r.Name, d.ResourceID)
+				}
+			}
+		}
+	}
+	return ""
 }
 
 func firstLine(s string) string {

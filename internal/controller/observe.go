@@ -1,0 +1,128 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"sluice.dev/sluice/api/v1alpha1"
+	"sluice.dev/sluice/internal/fleet"
+	"sluice.dev/sluice/internal/workload"
+	"sluice.dev/sluice/internal/zone"
+)
+
+// childKey names a child of a pool.
+type childKey struct {
+	kind workload.Kind
+	name string
+}
+
+func (k childKey) String() string { return fmt.Sprintf("%s %s", k.kind, k.name) }
+
+// observed is all that a reconcile knows of a pool, read once and passed down.
+type observed struct {
+	now      time.Time
+	children map[childKey]client.Object // what exists and is the pool's
+	// taken are names that somebody else's object has, with whose it is.
+	taken map[childKey]string
+
+	workers     []fleet.Worker
+	batcherPods []corev1.Pod
+	load        fleet.Load
+	// signal is the zone document as last published; its Generation is 0 for none.
+	signal zone.Signal
+}
+
+// deployment is the pool's Deployment of a component, nil while there is none.
+func (o *observed) deployment(name string) *appsv1.Deployment {
+	d, _ := o.children[childKey{workload.KindDeployment, name}].(*appsv1.Deployment)
+	return d
+}
+
+// observe reads the pool's children, Pods and reports.
+func (r *InferencePoolReconciler) observe(ctx context.Context, pool *v1alpha1.InferencePool) (*observed, error) {
+	o := &observed{now: r.Now(), children: map[childKey]client.Object{}, taken: map[childKey]string{}}
+	for _, key := range childKeys(pool.Name) {
+		if err := r.observeChild(ctx, pool, key, o); err != nil {
+			return nil, fmt.Errorf("read %s: %w", key, err)
+		}
+	}
+	workers, err := r.pods(ctx, pool, workload.ComponentWorker)
+	if err != nil {
+		return nil, err
+	}
+	if o.batcherPods, err = r.pods(ctx, pool, workload.ComponentBatcher); err != nil {
+		return nil, err
+	}
+	o.workers = fleet.Workers(workers, o.now, pool.Spec.Workers.ColdStart.Duration)
+	key := client.ObjectKeyFromObject(pool)
+	r.Loads.Watch(key, fleet.Targets(o.batcherPods))
+	o.load = r.Loads.Load(key, o.now)
+	if m, ok := o.children[childKey{workload.KindConfigMap, workload.ZoneName(pool.Name)}].(*corev1.ConfigMap); ok {
+		// A document that cannot be read is replaced by the next one.
+		if s, err := zone.DecodeSignal(m.Data[zone.SignalKey]); err == nil {
+			o.signal = s
+		}
+	}
+	return o, nil
+}
+
+// observeChild reads one child. An object of the name that the pool does not control is not the pool's:
+// it is noted and left alone.
+func (r *InferencePoolReconciler) observeChild(ctx context.Context, pool *v1alpha1.InferencePool, key childKey, o *observed) error {
+	at := client.ObjectKey{Namespace: pool.Namespace, Name: key.name}
+	obj := kinds[key.kind].empty()
+	err := r.Client.Get(ctx, at, obj)
+	if apierrors.IsNotFound(err) {
+		// The cache holds only what has the operator's label: look whether the name is free indeed.
+		other := &metav1.PartialObjectMetadata{}
+		other.SetGroupVersionKind(kinds[key.kind].gvk)
+		if err = r.Live.Get(ctx, at, other); apierrors.IsNotFound(err) {
+			return nil
+		}
+		if err == nil && metav1.IsControlledBy(other, pool) {
+			return nil // of this pool, and the label was taken off: applying puts it back
+		}
+		if err == nil {
+			o.taken[key] = whose(other)
+			return nil
+		}
+	}
+	switch {
+	case err != nil:
+		return err
+	case !metav1.IsControlledBy(obj, pool):
+		o.taken[key] = whose(obj)
+	default:
+		o.children[key] = obj
+	}
+	return nil
+}
+
+// whose says whose an object is, for people.
+func whose(obj metav1.Object) string {
+	if ref := metav1.GetControllerOf(obj); ref != nil {
+		if obj.GetDeletionTimestamp() != nil {
+			return fmt.Sprintf("%s %s, and is being deleted", ref.Kind, ref.Name)
+		}
+		return fmt.Sprintf("%s %s", ref.Kind, ref.Name)
+	}
+	return "somebody else"
+}
+
+func (r *InferencePoolReconciler) pods(ctx context.Context, pool *v1alpha1.InferencePool, component string) ([]corev1.Pod, error) {
+	var list corev1.PodList
+	// The pods are read and never changed here, so the cache's own copies will do.
+	err := r.Client.List(ctx, &list, client.InNamespace(pool.Namespace),
+		client.MatchingLabels(workload.SelectorLabels(pool.Name, component)), client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return nil, fmt.Errorf("list the %s pods: %w", component, err)
+	}
+	return list.Items, nil
+}

@@ -1,0 +1,57 @@
+package controller
+
+// Condition types of an InferencePool.
+const (
+	ConditionReady             = "Ready"
+	ConditionWorkersReady      = "WorkersReady"
+	ConditionBatchersReady     = "BatchersReady"
+	ConditionCapacityAvailable = "CapacityAvailable"
+	ConditionMetricsAvailable  = "MetricsAvailable"
+	ConditionScaling           = "Scaling"
+	ConditionFillSufficient    = "FillSufficient"
+	ConditionNamesAvailable    = "NamesAvailable"
+)
+
+// ConditionAccepted is the condition type of an InferenceTenant.
+const ConditionAccepted = "Accepted"
+
+// Reasons of conditions. Those of Scaling, CapacityAvailable and FillSufficient come from package scaling,
+// and troubles of pods (ErrImagePull, CrashLoopBackOff, ...) in the kubelet's words.
+const (
+	ReasonServing         = "Serving"
+	ReasonNotServing      = "NotServing"
+	ReasonAllReady        = "AllReady"
+	ReasonNotObserved     = "NotObserved" // the children were applied and not seen yet
+	ReasonStarting        = "Starting"
+	ReasonReporting       = "Reporting"
+	ReasonReportsMissing  = "ReportsMissing"
+	ReasonReportsPartial  = "ReportsPartial"
+	ReasonNamesFree       = "NamesFree"
+	ReasonNameTaken       = "NameTaken"
+	ReasonUnschedulable   = "Unschedulable"
+	ReasonGPULost         = "GPULost"
+	ReasonRolloutBlocked  = "RolloutBlocked"
+	ReasonTierFound       = "TierFound"
+	ReasonTierUnknown     = "TierUnknown"
+	ReasonNoPool          = "NoPool"
+	ReasonKeyDuplicate    = "KeyDuplicate"
+	ReasonNoKeys          = "NoKeys"
+	ReasonApplyFailed     = "ApplyFailed"
+	reasonUnexpectedAdmit = "UnexpectedAdmissionError" // the kubelet's word for a device that is not there
+)
+
+// Reasons of events.
+const (
+	EventScaledUp      = "ScaledUp"
+	EventScaledDown    = "ScaledDown"
+	EventZoneChanged   = "ZoneChanged"
+	EventWrongWorker   = "WrongWorkerLeft"
+	EventNameTaken     = "NameTaken"
+	EventReady         = "Ready"
+	EventNotReady      = "NotReady"
+	EventNoCapacity    = "CapacityMissing"
+	EventReplicaSeeded = "ReplicasSeeded"
+)
+
+// actionReconcile is the action of every event: what the operator was doing.
+const actionReconcile = "Reconcile"
