@@ -92,15 +92,15 @@ func (b *batcher) setSignal(s zone.Signal) {
 	b.engine.SetFleetLambda(lambda)
 }
 
-// internalServer bounds the internal port against a caller that hangs. /debug/pprof/profile takes 30 s.
-func internalServer(h http.Handler) *http.Server {
+// newInternalServer bounds the internal port against a caller that hangs. /debug/pprof/profile takes 30 s.
+func newInternalServer(h http.Handler) *http.Server {
 	return &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: time.Minute, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 16 << 10}
 }
 
 // serve answers until ctx ends, then drains.
 func (b *batcher) serve(ctx context.Context, public, internal net.Listener) error {
-	public2 := gateway.NewServer(b.gateway, b.log)
-	internal2 := internalServer(b.gateway.InternalHandler(gateway.InternalOptions{Readiness: &b.ready, Quota: b.quota, Pprof: b.config.pprof}))
+	publicServer := gateway.NewServer(b.gateway, b.log)
+	internalServer := newInternalServer(b.gateway.InternalHandler(gateway.InternalOptions{Readiness: &b.ready, Quota: b.quota, Pprof: b.config.pprof}))
 	running, stopSources := context.WithCancel(context.Background())
 	var sources sync.WaitGroup
 	for _, run := range b.sources {
@@ -113,14 +113,17 @@ func (b *batcher) serve(ctx context.Context, public, internal net.Listener) erro
 	}()
 
 	failed := make(chan error, 2)
-	listen := func(s *http.Server, l net.Listener) {
-		if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+	go func() {
+		if err := internalServer.Serve(internal); !errors.Is(err, http.ErrServerClosed) {
 			failed <- err
 		}
-	}
-	go listen(internal2, internal)
-	go listen(public2, public)
-	defer internal2.Close()
+	}()
+	go func() {
+		if err := publicServer.Run(public); err != nil {
+			failed <- err
+		}
+	}()
+	defer internalServer.Close()
 	b.log.Info("listening", "public", public.Addr().String(), "internal", internal.Addr().String(), "pool", b.config.pool.Name, "model", b.config.pool.Model)
 	// Ready when the caches are there, whatever the workers do: clients must see a 503, not a refused connection.
 	go func() {
@@ -133,11 +136,11 @@ func (b *batcher) serve(ctx context.Context, public, internal net.Listener) erro
 
 	select {
 	case err := <-failed:
-		_ = public2.Close()
+		_ = publicServer.Close()
 		return fmt.Errorf("serve: %w", err)
 	case <-ctx.Done():
 	}
-	return b.drain(public2)
+	return b.drain(publicServer)
 }
 
 // drainMargin is for writing the last answers after the longest tier timeout.
@@ -146,7 +149,7 @@ const drainMargin = 2 * time.Second
 // drain stops in the order in which clients lose nothing: unready (the Service forgets this pod), a linger in
 // which late requests are served and connections closed with their answers, no new connections, the answers
 // under way, then the engine.
-func (b *batcher) drain(public *http.Server) error {
+func (b *batcher) drain(public *gateway.Server) error {
 	b.ready.Set(false)
 	b.gateway.Closing()
 	b.log.Info("stopping: not ready, still accepting", "linger", b.config.linger.String())
@@ -155,7 +158,7 @@ func (b *batcher) drain(public *http.Server) error {
 	ctx, cancel := context.WithTimeout(context.Background(), most)
 	defer cancel()
 	b.log.Info("draining", "parked", b.engine.Snapshot().Parked, "atMost", most.String())
-	err := public.Shutdown(ctx)
+	err := public.Drain(ctx)
 	if e := b.engine.Drain(ctx); err == nil {
 		err = e
 	}

@@ -3,6 +3,7 @@ package gateway
 import (
 	"encoding/json"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/pprof"
 	"sync/atomic"
@@ -21,11 +22,12 @@ const (
 )
 
 // NewServer returns a server for the public port: HTTP/1.1 and HTTP/2 without TLS on the same port.
-func NewServer(h http.Handler, log *slog.Logger) *http.Server {
-	s := &http.Server{
+func NewServer(h http.Handler, log *slog.Logger) *Server {
+	s := &Server{fresh: map[net.Conn]struct{}{}, Server: http.Server{
 		Handler: h, ReadHeaderTimeout: readHeaderTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes,
 		Protocols: new(http.Protocols), HTTP2: &http.HTTP2Config{MaxConcurrentStreams: maxStreams},
-	}
+	}}
+	s.ConnState = s.track
 	s.Protocols.SetHTTP1(true)
 	s.Protocols.SetUnencryptedHTTP2(true)
 	if log != nil {

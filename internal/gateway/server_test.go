@@ -53,7 +53,7 @@ func inServer(t *testing.T, f func(*testing.T, *rig, *pipeListener)) {
 	inBubble(t, 1, nil, func(t *testing.T, r *rig) {
 		l := newPipeListener()
 		s := NewServer(r, nil)
-		go func() { _ = s.Serve(l) }()
+		go func() { _ = s.Run(l) }()
 		defer s.Close()
 		f(t, r, l)
 	})
