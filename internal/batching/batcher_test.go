@@ -191,3 +191,151 @@ func TestMassCancelReturnsToBaseline(t *testing.T) {
 		}
 	})
 }
+
+func TestAnExpiredRequestIsAnsweredOnTimeWhileEveryWorkerIsBusy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := testConfig()
+		f := newFleet(100 * time.Millisecond)
+		b := NewBatcher(cfg, f)
+		defer b.Close()
+		withWorkers(b, 1)
+		f.fail = func(*Batch) *Outcome { return &Outcome{Kind: TimedOut, Detail: "hangs"} } // 500 ms
+		go func() { _, _ = b.Submit(context.Background(), Request{ID: "hangs"}) }()
+		synctest.Wait()
+		start := time.Now()
+		_, err := b.Submit(t.Context(), Request{ID: "a", Deadline: start.Add(250 * time.Millisecond)})
+		if d := time.Since(start); causeOf(err) != Expired || d != 250*time.Millisecond {
+			t.Fatalf("%v after %v", err, d)
+		}
+	})
+}
+
+func TestACancelledRequestLeavesAtOnceAndItsSlotGoesToTheNext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := testConfig()
+		cfg.MaxSize = 1
+		f := newFleet(100 * time.Millisecond)
+		b := NewBatcher(cfg, f)
+		defer b.Close()
+		withWorkers(b, 1)
+		go func() { _, _ = b.Submit(context.Background(), Request{ID: "runs"}) }()
+		synctest.Wait()
+		ctx, cancel := context.WithCancel(t.Context())
+		gone := make(chan error, 1)
+		go func() {
+			_, err := b.Submit(ctx, Request{ID: "cancelled"})
+			gone <- err
+		}()
+		synctest.Wait()
+		next := make(chan Result, 1)
+		start := time.Now()
+		go func() {
+			r, _ := b.Submit(context.Background(), Request{ID: "next"})
+			next <- r
+		}()
+		synctest.Wait()
+		cancel()
+		if err := <-gone; causeOf(err) != Cancelled || time.Since(start) != 0 {
+			t.Fatalf("%v after %v", err, time.Since(start))
+		}
+		if r := <-next; r.QueueWait != 100*time.Millisecond || f.ran["cancelled"] != 0 {
+			t.Fatalf("%+v, the cancelled ran %d times", r, f.ran["cancelled"])
+		}
+	})
+}
+
+func TestACancelWhileTheBatchRunsReturnsAtOnceAndCountsAsWaste(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := NewBatcher(testConfig(), newFleet(100*time.Millisecond))
+		defer b.Close()
+		withWorkers(b, 1)
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Millisecond)
+		defer cancel()
+		start := time.Now()
+		_, err := b.Submit(ctx, Request{ID: "a"})
+		if causeOf(err) != Expired || time.Since(start) != 30*time.Millisecond {
+			t.Fatalf("%v after %v", err, time.Since(start))
+		}
+		time.Sleep(time.Second)
+		if s := b.Snapshot(); s.Wasted != 1 || s.Parked != 0 {
+			t.Fatalf("%+v", s)
+		}
+	})
+}
+
+func TestDrainServesWhatIsParkedAndAdmitsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := NewBatcher(testConfig(), newFleet(100*time.Millisecond))
+		defer b.Close()
+		withWorkers(b, 1)
+		var wg sync.WaitGroup
+		for i := range 150 {
+			wg.Go(func() {
+				if _, err := b.Submit(context.Background(), Request{ID: fmt.Sprint(i)}); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		synctest.Wait()
+		drained := make(chan error, 1)
+		go func() { drained <- b.Drain(context.Background()) }()
+		synctest.Wait()
+		if _, err := b.Submit(t.Context(), Request{ID: "late"}); causeOf(err) != Draining {
+			t.Fatalf("got %v", err)
+		}
+		wg.Wait()
+		if err := <-drained; err != nil {
+			t.Fatal(err)
+		}
+		if err := b.Drain(t.Context()); err != nil { // nothing parked: at once
+			t.Fatal(err)
+		}
+	})
+}
+
+func TestDrainGivesUpWithItsContextAndCloseAnswersTheRest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := NewBatcher(testConfig(), newFleet(450*time.Millisecond))
+		withWorkers(b, 1)
+		errs := make(chan error, 3)
+		for i := range 3 {
+			go func() {
+				_, err := b.Submit(context.Background(), Request{ID: fmt.Sprint(i)})
+				errs <- err
+			}()
+			synctest.Wait()
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		if err := b.Drain(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatalf("drain: %v", err)
+		}
+		b.Close()
+		for range 3 {
+			if err := <-errs; causeOf(err) != Draining {
+				t.Fatalf("got %v", err)
+			}
+		}
+	})
+}
+
+func TestAnotherBatchersBatchIsWaitedForAndNotPolled(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(100 * time.Millisecond)
+		calls := 0
+		f.fail = func(*Batch) *Outcome {
+			if calls++; calls == 1 {
+				return &Outcome{Kind: Busy, FreeIn: 60 * time.Millisecond}
+			}
+			return nil
+		}
+		b := NewBatcher(testConfig(), f)
+		defer b.Close()
+		withWorkers(b, 1)
+		start := time.Now()
+		r, err := b.Submit(t.Context(), Request{ID: "a"})
+		if err != nil || r.Attempts != 1 || calls != 2 || time.Since(start) != 160*time.Millisecond {
+			t.Fatalf("%+v, %v, %d calls, %v", r, err, calls, time.Since(start))
+		}
+	})
+}
