@@ -67,7 +67,7 @@ func (g *Gateway) answer(x *exchange, ref *refusal) {
 	if ref != nil && ref.answer().status == statusClientClosed {
 		return // nobody reads it
 	}
-	_ = http.NewResponseController(x.w).SetWriteDeadline(time.Now().Add(g.writeTimeout)) // not every test writer has one
+	g.boundWrite(x)
 	h := x.w.Header()
 	for _, m := range x.warnings {
 		h.Add("Warning", fmt.Sprintf("299 sluice %q", m))
