@@ -6,18 +6,20 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"log/slog"
 	"os"
 	"strings"
 
+	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/runtime"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
-	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
@@ -44,7 +46,7 @@ type flags struct {
 	leaderElect   bool
 	namespaces    string
 	operator      controller.Options
-	logging       zap.Options
+	logLevel      slog.Level
 }
 
 func parse(args []string) (flags, error) {
@@ -58,7 +60,7 @@ func parse(args []string) (flags, error) {
 	set.StringVar(&f.operator.WorkerImage, "worker-image", env("SLUICE_WORKER_IMAGE", "sluice.dev/gpuworker:dev"), "image of workers of pools that name none")
 	set.StringVar(&f.operator.BatcherImage, "batcher-image", env("SLUICE_BATCHER_IMAGE", "sluice.dev/batcher:dev"), "image of batchers of pools that name none")
 	set.StringVar(&f.operator.Namespace, "operator-namespace", env("POD_NAMESPACE", "sluice-system"), "namespace of the operator: pools' NetworkPolicies admit it")
-	f.logging.BindFlags(set)
+	set.TextVar(&f.logLevel, "log-level", slog.LevelInfo, "DEBUG, INFO, WARN or ERROR")
 	if err := set.Parse(args); err != nil {
 		return f, err
 	}
@@ -84,7 +86,9 @@ func main() {
 		fmt.Fprintln(os.Stderr, "manager:", err)
 		os.Exit(2)
 	}
-	ctrl.SetLogger(zap.New(zap.UseFlagOptions(&f.logging)))
+	log := logr.FromSlogHandler(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: f.logLevel}))
+	ctrl.SetLogger(log)
+	klog.SetLogger(log) // client-go, leader election
 	if err := run(f); err != nil {
 		ctrl.Log.Error(err, "the operator ends")
 		os.Exit(1)

@@ -42,10 +42,10 @@ type plan struct {
 func decide(pool *v1alpha1.InferencePool, seen *observed, m *memory, opts Options) plan {
 	var p plan
 	scalingState, batcherState, zoneState := m.counted(seen.load.Rounds)
-	p.observation = scalingObservation(pool, seen)
+	p.observation = scalingObservation(pool, seen, m.workers)
 	p.decision, p.scalingState = scaling.Decide(seen.now, scalingPolicy(pool), p.observation, scalingState)
 
-	batchers := batcherObservation(pool, seen, p.observation.Ready)
+	batchers := batcherObservation(pool, seen, m.batcherCount, p.observation.Ready)
 	p.fillPercent, p.busyPercent = batchers.FillPercent, batchers.BusyPercent
 	p.batchers, p.batcherState = scaling.BatcherReplicas(seen.now, batcherPolicy(pool), batchers, batcherState)
 
@@ -129,15 +129,16 @@ func serviceTime(pool *v1alpha1.InferencePool, l fleet.Load) (s, g time.Duration
 	return pool.Spec.Batching.InferenceTime.Duration + copies, 0
 }
 
-func scalingObservation(pool *v1alpha1.InferencePool, seen *observed) scaling.Observation {
+func scalingObservation(pool *v1alpha1.InferencePool, seen *observed, current int) scaling.Observation {
 	l := seen.load
 	o := scaling.Observation{
 		Complete: l.Complete, Missing: l.Missing, Sources: l.Sources,
 		Offered: l.Offered, Depth: l.Depth,
+		Current: current,
 	}
 	o.ServiceTime, o.Gap = serviceTime(pool, l)
 	if d := seen.deployment(workload.WorkerName(pool.Name)); d != nil {
-		o.Current = int(*d.Spec.Replicas)
+		o.Current = orLive(current, d)
 		o.Rolling = rolling(d)
 	}
 	for _, w := range seen.workers {
@@ -165,6 +166,14 @@ func scalingObservation(pool *v1alpha1.InferencePool, seen *observed) scaling.Ob
 	return o
 }
 
+// orLive is the number that the operator wrote or, should its status have been lost, the one that runs.
+func orLive(current int, d *appsv1.Deployment) int {
+	if current > 0 {
+		return current
+	}
+	return int(*d.Spec.Replicas)
+}
+
 // rolling says that pods of an older template exist, or that the Deployment controller has not looked at the
 // newest template yet.
 func rolling(d *appsv1.Deployment) bool {
@@ -181,11 +190,11 @@ func batcherPolicy(pool *v1alpha1.InferencePool) scaling.BatcherPolicy {
 	}
 }
 
-func batcherObservation(pool *v1alpha1.InferencePool, seen *observed, ready int) scaling.BatcherObservation {
+func batcherObservation(pool *v1alpha1.InferencePool, seen *observed, current, ready int) scaling.BatcherObservation {
 	l := seen.load
-	o := scaling.BatcherObservation{Complete: l.Complete, Sources: l.Sources, Offered: l.Offered}
+	o := scaling.BatcherObservation{Complete: l.Complete, Sources: l.Sources, Offered: l.Offered, Current: current}
 	if d := seen.deployment(workload.BatcherName(pool.Name)); d != nil {
-		o.Current = int(*d.Spec.Replicas)
+		o.Current = orLive(current, d)
 		o.Rolling = rolling(d)
 	}
 	if l.BatchesPerSecond > 0 {

@@ -19,6 +19,9 @@ type memory struct {
 	zone     zone.State
 	// rounds is the scrape that the states have counted: a second look at the same one counts nothing.
 	rounds uint64
+	// workers and batcherCount are the replicas that the operator last wrote, 0 for none. It is the one writer
+	// of them: what a Deployment says instead is drift.
+	workers, batcherCount int
 	// written is when the status was last written.
 	written time.Time
 	// verified says of each child which version was found to be as it should be.
@@ -44,8 +47,9 @@ func resume(pool *v1alpha1.InferencePool) *memory {
 		Victim:        s.Victim,
 	}
 	return &memory{
-		uid:      pool.UID,
-		scaling:  state.Resumed(),
+		uid:     pool.UID,
+		scaling: state.Resumed(),
+		workers: int(pool.Status.Workers.Desired), batcherCount: int(pool.Status.Batchers.Desired),
 		zone:     zone.State{Name: zone.Name(z.Name), Since: instant(z.Since), CalmSince: instant(z.CalmSince)},
 		verified: map[childKey]verified{},
 	}
@@ -55,6 +59,9 @@ func resume(pool *v1alpha1.InferencePool) *memory {
 func (m *memory) keep(p plan, seen *observed) {
 	m.scaling, m.batchers, m.zone = p.scalingState, p.batcherState, p.zoneState
 	m.rounds = seen.load.Rounds
+	if len(seen.taken) == 0 {
+		m.workers, m.batcherCount = p.decision.Desired, p.batchers.Desired
+	}
 }
 
 // counted takes one count back from every counter of scrapes when this scrape was counted before: a Pod

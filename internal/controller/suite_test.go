@@ -1,7 +1,6 @@
 package controller
 
 import (
-	"context"
 	"os"
 	"path/filepath"
 	"testing"
@@ -45,9 +44,4 @@ var _ = BeforeSuite(func() {
 	DeferCleanup(env.Stop)
 	api, err = client.New(restConfig, client.Options{Scheme: scheme})
 	Expect(err).NotTo(HaveOccurred())
-	_ = context.Background()
-})
-
-var _ = It("starts", func() {
-	Expect(true).To(BeTrue())
 })
