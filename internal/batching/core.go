@@ -31,8 +31,12 @@ type Core struct {
 	live       int
 	idle       int
 	nextFree   int64
-	freshUntil int64 // idle and nextFree hold until then
-	blocked    bool  // due, but no idle worker may take it: a second attempt waits for another worker
+	freshUntil int64 // idle, nextFree and grace hold until then
+	grace      int64 // how long a worker must have been free
+	mine       int   // workers that run a batch of ours
+	debt       float64
+	accounted  int64
+	blocked    bool // due, but no idle worker may take it: a second attempt waits for another worker
 
 	est       estimator
 	offered   rate // all tiers

@@ -6,11 +6,11 @@ import (
 )
 
 const (
-	minSamples  = 20          // before that, the prior holds
-	keepSamples = 256         // for p99
-	recent      = int64(1e9)  // p50 looks at the last second, so that a slow-down is felt within it
-	recentMin   = 5           // but at no fewer than this: a median of 5 ignores two outliers
-	forget      = int64(2e9)  // full batches older than this are no evidence any more
+	minSamples  = 20         // before that, the prior holds
+	keepSamples = 256        // for p99
+	recent      = int64(1e9) // p50 looks at the last second, so that a slow-down is felt within it
+	recentMin   = 5          // but at no fewer than this: a median of 5 ignores two outliers
+	forget      = int64(2e9) // full batches older than this are no evidence any more
 )
 
 // samples is a ring of measurements with their p50 (recent) and p99 (all kept).

@@ -214,6 +214,8 @@ func (c *Core) send(at int64, b *Batch, w *worker) {
 	c.sequence++
 	b.ID = c.cfg.ID + "-" + strconv.FormatUint(c.sequence, 10)
 	b.Timeout = c.est.timeout(c.cfg.InferenceTimeout)
+	c.account(at)
+	c.mine++
 	w.state, w.since, w.batch = wire.ViewMine, at, b
 	c.running += len(b.Tickets)
 	c.workersChanged()

@@ -47,12 +47,14 @@ func (c *Core) Finish(now time.Time, b *Batch, o Outcome) (live bool) {
 		}
 	}
 	c.running -= len(b.Tickets)
+	c.account(at)
+	c.mine--
 	w.batch, w.freed = nil, -1
 	elapsed := at - b.at
 	switch o.Kind {
 	case Answered, Raised:
 		w.state, w.since, w.message = wire.ViewIdle, at, ""
-		if c.interactive >= c.cfg.MaxSize {
+		if c.interactive >= c.cfg.MaxSize && c.debt <= 0 {
 			w.freed = at
 		}
 		c.batches++

@@ -60,7 +60,7 @@ func TestTwoBatchersShareOnePool(t *testing.T) {
 				worlds = append(worlds, w)
 			}
 			run := share(&pool{map[string]time.Time{}}, worlds, time.Millisecond, 101*time.Millisecond)
-			const end = 20 * time.Second
+			const end = 10 * time.Second
 			for _, w := range worlds {
 				w.poisson(5000, end, func(int) Request { return Request{} })
 			}
@@ -78,6 +78,58 @@ func TestTwoBatchersShareOnePool(t *testing.T) {
 				for _, p := range w.problems {
 					t.Error(p)
 				}
+			}
+		})
+	}
+}
+
+// Two batchers, one with twice the load of the other, offer 1.5 times what four workers can do: each must get
+// its share of the workers, else one refuses too much and the other answers too late.
+func TestTwoBatchersUnderOverloadShareFairly(t *testing.T) {
+	const end = 10 * time.Second
+	for _, c := range []struct {
+		loads  []float64
+		signal bool
+	}{{[]float64{3000, 3000}, true}, {[]float64{3000, 3000}, false}, {[]float64{4000, 2000}, true}} {
+		t.Run(fmt.Sprint(c.loads, c.signal), func(t *testing.T) {
+			var worlds []*world
+			total := 0.0
+			for _, l := range c.loads {
+				total += l
+			}
+			for i := range c.loads {
+				cfg := testConfig()
+				cfg.ID = fmt.Sprint("b", i)
+				w := newWorld(cfg, 4, uint64(5+i))
+				if c.signal {
+					w.core.SetFleetLambda(total)
+				}
+				w.core.SetBatchers(len(c.loads))
+				worlds = append(worlds, w)
+			}
+			run := share(&pool{map[string]time.Time{}}, worlds, time.Millisecond, 101*time.Millisecond)
+			for i, w := range worlds {
+				w.poisson(c.loads[i], end, func(int) Request {
+					return Request{Tier: w.rng.IntN(3), Deadline: w.now.Add(500 * time.Millisecond)}
+				})
+			}
+			refused := run(end)
+			items, late := 0, 0
+			for i, w := range worlds {
+				items += w.served
+				late += w.late
+				top := w.causes[0][Infeasible] + w.causes[0][Expired]
+				share := float64(w.served) / end.Seconds() / (4 * 100 / 0.101)
+				t.Logf("batcher %d: p95 %v served %.3f of the fleet, late %d, 409s of both %d, causes %v", i, w.quantile(0.95), share, w.late, refused, w.causes)
+				if want := c.loads[i] / total; share < want*0.9 || top > 100 || w.quantile(0.95) > 500*time.Millisecond {
+					t.Errorf("batcher %d: share %.3f of %.3f, %d of the highest tier not served, p95 %v", i, share, want, top, w.quantile(0.95))
+				}
+				for _, p := range w.problems {
+					t.Error(p)
+				}
+			}
+			if good := float64(items) / end.Seconds(); good < 0.95*4*100/0.101 || late > items/200 {
+				t.Errorf("goodput %.0f, late %d", good, late)
 			}
 		})
 	}

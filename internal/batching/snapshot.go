@@ -93,19 +93,11 @@ func (c *Core) Snapshot(now time.Time) Snapshot {
 	}
 	for _, w := range c.workers {
 		v := wire.WorkerView{Addr: w.Addr, Pod: w.Pod, State: w.state, Failures: w.failed, Message: w.message}
-		if w.idleAt(at) { // another batcher's batch is over too, as far as is known
+		if from := w.idleFrom(); from <= at { // another batcher's batch is over too, as far as is known
 			v.State = wire.ViewIdle
-			v.IdleMs = float64(at-max(w.since, w.idleFrom())) / 1e6
+			v.IdleMs = float64(at-from) / 1e6
 		}
 		s.Workers = append(s.Workers, v)
 	}
 	return s
-}
-
-// idleFrom returns when an idle worker became so.
-func (w *worker) idleFrom() int64 {
-	if w.state == wire.ViewOther {
-		return w.until
-	}
-	return w.since
 }

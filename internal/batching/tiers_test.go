@@ -21,7 +21,7 @@ func TestTheFloorIsKeptAndNotMore(t *testing.T) {
 		cfg := testConfig()
 		cfg.Tiers[2].Reserved = reserved
 		w := newWorld(cfg, 2, 9)
-		const run = 20 * time.Second
+		const run = 10 * time.Second
 		w.poisson(3000, run, func(int) Request { return Request{Tier: 0} }) // 1.5 times the fleet by itself
 		w.poisson(2000, run, func(int) Request { return Request{Tier: 2} })
 		w.run(run)
@@ -54,7 +54,7 @@ func TestAFloorSmallerThanASlotAddsUp(t *testing.T) {
 // Flows of a tier take turns: one that sends a hundred times more delays the others by its share only.
 func TestAFloodOfOneFlowDelaysOthersByItsTurnOnly(t *testing.T) {
 	w := newWorld(testConfig(), 1, 2)
-	const run = 20 * time.Second
+	const run = 10 * time.Second
 	w.poisson(2000, run, func(int) Request { return Request{Flow: "flood"} })
 	var quiet []*Ticket
 	refused := 0
