@@ -24,6 +24,8 @@ type fakeBackend struct {
 	mu      sync.Mutex
 	loads   []time.Time
 	closed  int
+	running int
+	spoilt  bool // closed with a batch running
 	current *fakeInstance
 }
 
@@ -47,13 +49,20 @@ func (f *fakeBackend) Load(ctx context.Context) (Instance, error) {
 	return i, nil
 }
 
-// loadTimes says when the loads were, and closes how many instances were closed.
+// loadTimes says when the loads were.
 func (f *fakeBackend) loadTimes() []time.Time {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.Clone(f.loads)
 }
 
+func (f *fakeBackend) addRunning(n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.running += n
+}
+
+// closes is the number of instances that were closed.
 func (f *fakeBackend) closes() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -74,6 +83,8 @@ type fakeInstance struct {
 }
 
 func (i *fakeInstance) Run(ctx context.Context, b Batch) (Output, error) {
+	i.backend.addRunning(1)
+	defer i.backend.addRunning(-1)
 	if i.backend.run != nil {
 		return i.backend.run(ctx, i, b)
 	}
@@ -93,6 +104,7 @@ func (i *fakeInstance) Close() error {
 	i.backend.mu.Lock()
 	defer i.backend.mu.Unlock()
 	i.backend.closed++
+	i.backend.spoilt = i.backend.spoilt || i.backend.running > 0
 	return nil
 }
 

@@ -120,6 +120,29 @@ func TestSlowCallersAreCutOff(t *testing.T) {
 	}
 }
 
+func TestBatchMayTakeLongerThanItsBody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &fakeBackend{run: func(ctx context.Context, _ *fakeInstance, b Batch) (Output, error) {
+			return echoAfter(ctx, 2*bodyTimeout, b)
+		}}
+		s := startWorker(t, b, Options{SkipWarmUp: true, BatchTimeout: time.Hour})
+		synctest.Wait()
+		conn := servePipe(t, s).dial()
+		defer func() { _ = conn.Close() }()
+		body := batchBody("b1", "a")
+		if _, err := fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: w\r\nContent-Length: %d\r\n\r\n%s", wire.PathBatch, len(body), body); err != nil {
+			t.Fatal(err)
+		}
+		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil || resp.StatusCode != http.StatusOK {
+			t.Fatalf("got %v, %v", resp, err)
+		}
+		if n := counter(t, s, MetricAbandoned); n != 0 {
+			t.Errorf("a caller that waits counts as gone")
+		}
+	})
+}
+
 func TestCallerThatNeverReadsHoldsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := startWorker(t, &fakeBackend{}, Options{SkipWarmUp: true})

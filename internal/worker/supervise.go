@@ -115,6 +115,11 @@ func (s *Server) check(ctx context.Context, inst Instance) error {
 		return nil
 	}
 	s.mu.Lock()
+	if s.draining {
+		s.mu.Unlock()
+		s.slot <- struct{}{}
+		return nil // nothing runs any more that a broken instance could spoil
+	}
 	s.beginLocked()
 	s.mu.Unlock()
 	ctx, cancel := context.WithTimeoutCause(ctx, s.opt.BatchTimeout, errHung(s.opt.BatchTimeout))

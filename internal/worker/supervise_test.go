@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -203,6 +204,70 @@ func TestBadInputsAloneDoNotRestartTheBackend(t *testing.T) {
 	})
 }
 
+func TestASuccessBetweenFailuresClearsTheSuspicion(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		checks := 0
+		b := &fakeBackend{run: func(_ context.Context, _ *fakeInstance, batch Batch) (Output, error) {
+			if batch.ID == WarmUpID {
+				checks++
+			}
+			if batch.Inputs[0] == "bad" {
+				return Output{}, Applicationf("ValueError")
+			}
+			return Output{Outputs: batch.Inputs}, nil
+		}}
+		s := startWorker(t, b, Options{})
+		synctest.Wait()
+		for _, in := range []string{"bad", "bad", "good", "bad", "bad", "good", "bad"} {
+			send(s, fmt.Sprint(time.Now().UnixNano()), in)
+			time.Sleep(time.Millisecond)
+		}
+		if checks != 1 {
+			t.Errorf("%d warm-up batches, want only the one of the load", checks)
+		}
+	})
+}
+
+// Between the death of an idle instance and the moment that Run sees it.
+func TestNoBatchIsSentToADeadInstance(t *testing.T) {
+	b := &fakeBackend{run: func(context.Context, *fakeInstance, Batch) (Output, error) {
+		return Output{}, errors.New("sent to a dead instance")
+	}}
+	s := New(b, Options{})
+	inst, _ := b.Load(t.Context())
+	s.setReady(inst)
+	_ = b.instance().die(errors.New("gone"))
+	wantRefusal(t, send(s, "b1", "a"), 503, wire.CodeNotReady, "died")
+	if readyStatus(s) != 503 {
+		t.Error("ready with a dead instance")
+	}
+}
+
+func TestDrainedWorkerChecksNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := &fakeBackend{}
+		ran := 0
+		b.run = func(context.Context, *fakeInstance, Batch) (Output, error) {
+			ran++
+			return Output{}, Applicationf("ValueError")
+		}
+		s := startWorker(t, b, Options{SkipWarmUp: true})
+		synctest.Wait()
+		for _, id := range []string{"1", "2"} {
+			send(s, id, "a")
+		}
+		if err := s.Drain(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		s.opt.SkipWarmUp = false // a check would run
+		s.suspect <- struct{}{}
+		synctest.Wait()
+		if ran != 2 {
+			t.Errorf("%d batches ran, want the two before the drain", ran)
+		}
+	})
+}
+
 func TestStopWaitsForTheBatchAndClosesTheBackend(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &fakeBackend{}
@@ -216,8 +281,8 @@ func TestStopWaitsForTheBatchAndClosesTheBackend(t *testing.T) {
 		stop()
 		wantEcho(t, <-first, "a")
 		<-ended
-		if b.closes() != 1 {
-			t.Errorf("closed %d times, want once", b.closes())
+		if b.closes() != 1 || b.spoilt {
+			t.Errorf("closed %d times, with a batch running: %v; want once, after it", b.closes(), b.spoilt)
 		}
 	})
 }
