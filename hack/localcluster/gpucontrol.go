@@ -38,6 +38,9 @@ func runGPU(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+	if err := requireHost(); err != nil {
+		return err
+	}
 	reply, err := askGPUs(*l, request)
 	if err != nil {
 		return err

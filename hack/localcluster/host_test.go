@@ -140,3 +140,26 @@ func TestDispatchNamesAnUnknownCommand(t *testing.T) {
 		t.Error("a stray argument must not pass: down deletes")
 	}
 }
+
+func TestDownOfAnotherClusterIsRefused(t *testing.T) {
+	running, other := testLayout(t), testLayout(t)
+	owner := filepath.Join(t.TempDir(), "owner")
+	if err := checkOwner(other, owner); err != nil {
+		t.Errorf("nobody owns the machine: %v", err)
+	}
+	if err := takeOwnership(running, owner); err != nil {
+		t.Fatal(err)
+	}
+	if err := checkOwner(other, owner); err != nil {
+		t.Errorf("an owner whose state is gone is none: %v", err)
+	}
+	if err := os.WriteFile(running.hostRecord(), []byte("{}"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := checkOwner(running, owner); err != nil {
+		t.Errorf("the owner itself is refused: %v", err)
+	}
+	if err := checkOwner(other, owner); err == nil {
+		t.Error("down would pull the bridge from under a running cluster")
+	}
+}

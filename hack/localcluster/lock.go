@@ -4,14 +4,20 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"syscall"
 )
 
-// lock keeps two runs of up or down apart. The lock lies outside the state directory, which down deletes; the kernel
-// frees it when its holder dies.
+// Both files lie outside the state directory, which down deletes. The owner file names the state directory of the
+// cluster that holds the machine's bridge, cgroups and tables: down of another one must not pull them from under it.
+const (
+	lockFile  = "/run/" + ownName + ".lock"
+	ownerFile = "/run/" + ownName + ".state"
+)
+
+// lock keeps two runs of up or down apart; the kernel frees it when its holder dies.
 func lock() (unlock func(), err error) {
-	path := "/run/" + ownName + ".lock"
-	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	file, err := os.OpenFile(lockFile, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, err
 	}
@@ -22,7 +28,22 @@ func lock() (unlock func(), err error) {
 	}
 	if err != nil {
 		file.Close()
-		return nil, fmt.Errorf("locking %s: %w", path, err)
+		return nil, fmt.Errorf("locking %s: %w", lockFile, err)
 	}
-	return func() { os.Remove(path); file.Close() }, nil
+	return func() { os.Remove(lockFile); file.Close() }, nil
 }
+
+// checkOwner fails when the machine's cluster is another one. An owner whose directory is gone is none.
+func checkOwner(l layout, file string) error {
+	data, err := os.ReadFile(file)
+	owner := layout{state: strings.TrimSpace(string(data))}
+	if err != nil || owner.state == l.state {
+		return nil
+	}
+	if _, err := os.Stat(owner.hostRecord()); err != nil {
+		return nil
+	}
+	return fmt.Errorf("this machine's cluster has its state in %[1]s: say --state %[1]s (one cluster runs on a machine at a time)", owner.state)
+}
+
+func takeOwnership(l layout, file string) error { return os.WriteFile(file, []byte(l.state+"\n"), 0o644) }

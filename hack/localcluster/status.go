@@ -22,6 +22,9 @@ func runStatus(ctx context.Context, args []string) error {
 	if err := l.resolve(); err != nil {
 		return err
 	}
+	if err := requireHost(); err != nil {
+		return err
+	}
 	if _, err := os.Stat(l.hostRecord()); err != nil {
 		return fmt.Errorf("no cluster in %s: start one with `localcluster up`", l.state)
 	}

@@ -52,6 +52,9 @@ func up(ctx context.Context, l layout, gpus int) error {
 		return err
 	}
 	defer unlock()
+	if err := checkOwner(l, ownerFile); err != nil {
+		return err
+	}
 	if packages := missingPackages(); len(packages) > 0 {
 		if err := installPackages(ctx, packages, func(line string) { fmt.Println(line) }); err != nil {
 			return err
@@ -103,6 +106,9 @@ func prepareHost(l layout, p *progress) error {
 	}
 	loadModules()
 	if err := recordHost(l); err != nil {
+		return err
+	}
+	if err := takeOwnership(l, ownerFile); err != nil {
 		return err
 	}
 	if err := writePKI(l, time.Now()); err != nil {
@@ -247,6 +253,12 @@ func finish(l layout) error {
 	}
 	if err := os.WriteFile(l.kubeconfig, data, 0o600); err != nil {
 		return err
+	}
+	// Under sudo the file is for the person who called it, or kubectl would need sudo too.
+	if uid, err := strconv.Atoi(os.Getenv("SUDO_UID")); err == nil {
+		if err := os.Chown(l.kubeconfig, uid, -1); err != nil {
+			return err
+		}
 	}
 	fmt.Printf("export KUBECONFIG=%s\n", l.kubeconfig)
 	if !strings.Contains(os.Getenv("PATH"), l.binaries) {
