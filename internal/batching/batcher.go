@@ -86,6 +86,13 @@ func (b *Batcher) Submit(ctx context.Context, r Request) (Result, error) {
 	return result, nil
 }
 
+// Shed counts a request that the zone refused before it came here: see Core.Shed.
+func (b *Batcher) Shed() {
+	b.mu.Lock()
+	b.core.Shed(time.Now())
+	b.mu.Unlock()
+}
+
 // pump starts what must leave and arms the timer for what must leave later. The lock is held.
 func (b *Batcher) pump(now time.Time) {
 	for !b.closed {
@@ -179,6 +186,11 @@ func (b *Batcher) SetParamsMode(mode string) {
 // SetFleetLambda tells the fleet's arrivals a second, from the zone signal; 0 is unknown.
 func (b *Batcher) SetFleetLambda(perSecond float64) {
 	b.with(func(c *Core, _ time.Time) { c.SetFleetLambda(perSecond) })
+}
+
+// SetShare tells this batcher's part of the fleet's arrivals, from the zone signal; 0 is unknown.
+func (b *Batcher) SetShare(share float64) {
+	b.with(func(c *Core, _ time.Time) { c.SetShare(share) })
 }
 
 // SetBatchers tells how many batchers are ready, this one included: the share while the fleet's arrivals

@@ -1,6 +1,7 @@
 package batching
 
 import (
+	"fmt"
 	"math"
 	"time"
 )
@@ -42,6 +43,7 @@ type Core struct {
 	offered   rate // all tiers
 	wanted    rate // interactive tiers
 	fleet     float64
+	given     float64 // share, from the zone signal
 	batchers  int
 	stopped   bool // admits nothing
 	sequence  uint64
@@ -59,7 +61,7 @@ type Core struct {
 // answered, in the call that answered it; it must not call the Core.
 func NewCore(cfg Config, done func(*Ticket)) *Core {
 	c := &Core{
-		cfg: cfg, done: done, mode: cfg.ParamsMode, batchers: 1,
+		cfg: cfg, done: done, mode: cfg.ParamsMode,
 		groups: map[paramKey]*group{},
 		tiers:  make([]tier, len(cfg.Tiers)), quota: make([]int, len(cfg.Tiers)),
 		freshUntil: math.MinInt64, firstTime: true,
@@ -99,6 +101,9 @@ func (c *Core) at(now time.Time) int64 {
 // Enqueue admits t, or says why not. An admitted ticket is answered through the done function.
 func (c *Core) Enqueue(now time.Time, t *Ticket) *Error {
 	at := c.at(now)
+	if t.Tier < 0 || t.Tier >= len(c.tiers) {
+		return &Error{Cause: Infeasible, Detail: fmt.Sprintf("tier %d does not exist", t.Tier)}
+	}
 	tier := &c.tiers[t.Tier]
 	t.arrival, t.enqueued = at, at
 	if !t.Arrival.IsZero() {
@@ -124,6 +129,11 @@ func (c *Core) Enqueue(now time.Time, t *Ticket) *Error {
 	c.blocked = false
 	return nil
 }
+
+// Shed counts a request that was refused before it came here, by the zone. It is load of this batcher all the
+// same: its share of the fleet is its load over the fleet's, and the fleet's counts what was shed. (Without
+// this a batcher that sheds half thinks that half of the workers are another's, and sheds half of the rest.)
+func (c *Core) Shed(now time.Time) { c.offered.add(c.at(now)) }
 
 // Cancel says that nobody waits for t any more. A waiting request leaves at once, with its payload, and is
 // answered with Cancelled; one that runs is answered when its batch ends (true: it is still referenced).
@@ -203,8 +213,11 @@ func (c *Core) Wake(now time.Time) time.Time {
 // SetFleetLambda tells the fleet's arrivals a second, from the zone signal; 0 is unknown.
 func (c *Core) SetFleetLambda(perSecond float64) { c.fleet = perSecond }
 
-// SetBatchers tells how many batchers are ready, this one included.
-func (c *Core) SetBatchers(n int) { c.batchers = max(n, 1) }
+// SetShare tells this batcher's part of the fleet's arrivals, from the zone signal; 0 is unknown.
+func (c *Core) SetShare(share float64) { c.given = share }
+
+// SetBatchers tells how many batchers are ready, this one included; 0 is unknown.
+func (c *Core) SetBatchers(n int) { c.batchers = n }
 
 // Stop admits nothing more; what waits leaves without waiting for company.
 func (c *Core) Stop() { c.stopped = true }

@@ -25,6 +25,9 @@ type Engine interface {
 	Snapshot() batching.Snapshot
 }
 
+// shedCounter is an Engine that wants to know of requests that the zone refused: they are part of its load.
+type shedCounter interface{ Shed() }
+
 // Quota keeps the tenants' limits. Both methods are safe for concurrent use.
 type Quota interface {
 	// Reserve takes a request's cost from its tenant's buckets.

@@ -165,6 +165,9 @@ func (g *Gateway) checkZone(x *exchange) *refusal {
 		return nil
 	}
 	g.tiers[tier].shed.Add(1)
+	if e, ok := g.engine.(shedCounter); ok && !x.retry {
+		e.Shed()
+	}
 	r := refuse(ReasonShed, "the pool is in zone %s (%s): %s%% of tier %s are admitted", v.zone, v.reason, percent(v.permille[tier]), g.pool.Tiers[tier].Name)
 	if g.pool.Tiers[tier].Background {
 		r = refuse(ReasonPaused, "the pool is in zone %s (%s): tier %s waits for quieter times", v.zone, v.reason, g.pool.Tiers[tier].Name)
