@@ -46,4 +46,6 @@ func checkOwner(l layout, file string) error {
 	return fmt.Errorf("this machine's cluster has its state in %[1]s: say --state %[1]s (one cluster runs on a machine at a time)", owner.state)
 }
 
-func takeOwnership(l layout, file string) error { return os.WriteFile(file, []byte(l.state+"\n"), 0o644) }
+func takeOwnership(l layout, file string) error {
+	return os.WriteFile(file, []byte(l.state+"\n"), 0o644)
+}
