@@ -239,11 +239,13 @@ def f(inputs):
     if inputs[0] == "exit": os._exit(7)
     if inputs[0] == "kill": os.kill(os.getpid(), signal.SIGKILL)
     if inputs[0] == "nonsense": os.write(4, b"\x00\x00\x00\x02[]")
+    if inputs[0] == "forged": os.write(4, b'\x00\x00\x00\x1c{"id":99,"outputs":["evil"]}')
     if inputs[0] == "huge": os.write(4, b"\xff\xff\xff\xff")
     return inputs
 `
 	for kind, want := range map[string]string{
 		"segfault": "segmentation fault", "exit": "exit status 7", "kill": "signal: killed", "nonsense": "frame", "huge": "4294967295 bytes",
+		"forged": "an answer to batch 99 came back for batch 1",
 	} {
 		t.Run(kind, func(t *testing.T) {
 			c, _ := module(t, source)
@@ -288,6 +290,34 @@ def f(inputs):
 		t.Error("the process lives")
 	}
 	// The pipe ends when the last process that could write to it is gone.
+	if _, err := io.ReadAll(alive); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestCrashTakesWhatItStartedWithIt(t *testing.T) {
+	c, _ := module(t, `
+import os, signal, subprocess
+def f(inputs):
+    with open(inputs[0], "w") as fifo:
+        subprocess.Popen(["sleep", "100000"], stdout=fifo)
+    os.kill(os.getpid(), signal.SIGSEGV)
+`)
+	fifo := filepath.Join(t.TempDir(), "alive")
+	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	i := load(t, c)
+	ended := make(chan error, 1)
+	go func() {
+		_, err := run(i, fifo)
+		ended <- err
+	}()
+	alive, err := os.Open(fifo)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantError(t, <-ended, wire.CodeBackend, "segmentation fault")
 	if _, err := io.ReadAll(alive); err != nil {
 		t.Error(err)
 	}
