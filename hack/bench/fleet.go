@@ -25,6 +25,7 @@ type fleet struct {
 	internal []string
 	stopOp   context.CancelFunc
 	dir      string
+	starts   string // file with the start of every item, for scenarios whose clients hang up
 }
 
 // benchPool is the pool that all scenarios use: the API's defaults, tiers named by a header that is believed
@@ -53,7 +54,10 @@ func startFleet(ctx context.Context, s scenario, bin binaries, profile string) (
 	if f.dir, err = os.MkdirTemp("", "sluice-bench-"); err != nil {
 		return nil, err
 	}
-	if f.workers, err = startWorkers(ctx, s.workers, s.separate, bin.self, bin.gpuworker); err != nil {
+	if s.hangUp > 0 && !s.separate {
+		f.starts = filepath.Join(f.dir, "starts")
+	}
+	if f.workers, err = startWorkers(ctx, s.workers, s.separate, bin.self, bin.gpuworker, f.starts); err != nil {
 		return nil, err
 	}
 	pool := benchPool(s.workers)

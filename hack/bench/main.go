@@ -31,17 +31,15 @@ func main() {
 
 func run(ctx context.Context, args []string) error {
 	// The benchmark starts itself for the parts that must not share its process.
-	if len(args) == 2 {
-		switch args[0] {
-		case "workers":
-			return serveWorkers(ctx, strings.Split(args[1], ","))
-		case "bare":
-			l, err := net.Listen("tcp", args[1])
-			if err != nil {
-				return err
-			}
-			return serveBare(l)
+	switch {
+	case len(args) == 3 && args[0] == "workers":
+		return serveWorkers(ctx, strings.Split(args[1], ","), args[2])
+	case len(args) == 2 && args[0] == "bare":
+		l, err := net.Listen("tcp", args[1])
+		if err != nil {
+			return err
 		}
+		return serveBare(l)
 	}
 	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
 	only := fs.String("scenario", "", "run only these, separated by commas")

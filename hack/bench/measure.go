@@ -36,6 +36,8 @@ func measure(ctx context.Context, s scenario, bin binaries, seed uint64, profile
 		Targets: f.public, Schedule: load.Poisson([]load.Phase{{From: s.rate, To: s.rate, For: warmup + length}}, seed),
 		Tiers: s.tiers, GiveUp: s.giveUp, HangUp: s.hangUp, Warmup: warmup, Seed: seed,
 	}
+	left := &departures{}
+	plan.Left = left.add
 	runCtx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	before := f.workers.done()
@@ -77,7 +79,14 @@ func measure(ctx context.Context, s scenario, bin binaries, seed uint64, profile
 	r := sumUp(s, rep, first, last)
 	r.RSSMB = round(f.rssMB(), 1)
 	all := f.workers.done().minus(before)
-	r.WastedPct = wasted(all.items, rep)
+	inBatch := uint64(0)
+	if f.starts != "" {
+		if inBatch, err = left.inBatch(f.starts); err != nil {
+			return nil, err
+		}
+		r.Derived["hung_up_in_batch_pct"] = round(100*float64(inBatch)/float64(max(all.items, 1)), 3)
+	}
+	r.WastedPct = wasted(all.items, inBatch, rep)
 	if s.soak {
 		r.Derived["goodput_end_over_start"] = endOverStart(rep)
 		r.Derived["rss_end_over_start"] = round(r.RSSMB/startRSS, 3)
@@ -95,9 +104,10 @@ func firstError(errs ...error) error {
 }
 
 // wasted is the part of the items that workers ran whose answer reached nobody: counted at the workers and at
-// the clients, over the whole run, so the batcher's own idea of it plays no part.
-func wasted(items uint64, rep *load.Report) float64 {
-	served := uint64(0)
+// the clients, over the whole run, so the batcher's own idea of it plays no part. inBatch of them are no waste:
+// their client hung up when their batch ran already, which nobody can foresee.
+func wasted(items, inBatch uint64, rep *load.Report) float64 {
+	served := inBatch
 	for _, t := range rep.Tiers {
 		for _, sec := range t.PerSecond {
 			served += sec.Served

@@ -1,11 +1,13 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
 	"net"
 	"net/http"
+	"os"
 	"strings"
 
 	"sluice.dev/sluice/internal/wire"
@@ -15,14 +17,28 @@ import (
 
 // serveWorkers serves one simulated worker at each address, all in this process: thirteen processes would
 // cost the two cores more switching than the work itself.
-func serveWorkers(ctx context.Context, addrs []string) error {
+//
+// A file in starts gets the start of every item: see startLog.
+func serveWorkers(ctx context.Context, addrs []string, starts string) error {
 	failed := make(chan error, len(addrs))
+	var log *startLog
+	if starts != "" {
+		f, err := os.Create(starts)
+		if err != nil {
+			return err
+		}
+		log = &startLog{w: bufio.NewWriter(f)}
+	}
 	for _, a := range addrs {
 		l, err := net.Listen("tcp", a)
 		if err != nil {
 			return err
 		}
-		w := worker.New(simulated.New(simulated.Config{ServiceTime: serviceTime}), worker.Options{MaxBatch: maxBatch, SkipWarmUp: true, PredictAPI: true})
+		backend := simulated.New(simulated.Config{ServiceTime: serviceTime})
+		if log != nil {
+			backend = loggedBackend{backend, log}
+		}
+		w := worker.New(backend, worker.Options{MaxBatch: maxBatch, SkipWarmUp: true, PredictAPI: true})
 		go func() { _ = w.Run(ctx) }()
 		go func() { failed <- worker.NewHTTPServer(w).Serve(l) }()
 	}
@@ -67,14 +83,14 @@ type workerFleet struct {
 	past      work       // of processes that were replaced
 }
 
-func startWorkers(ctx context.Context, n int, separate bool, self, gpuworker string) (*workerFleet, error) {
+func startWorkers(ctx context.Context, n int, separate bool, self, gpuworker, starts string) (*workerFleet, error) {
 	addrs, err := freeAddrs(n)
 	if err != nil {
 		return nil, err
 	}
 	f := &workerFleet{addrs: addrs, program: gpuworker}
 	if !separate {
-		p, err := start("workers", nil, self, "workers", strings.Join(addrs, ","))
+		p, err := start("workers", nil, self, "workers", strings.Join(addrs, ","), starts)
 		if err != nil {
 			return nil, err
 		}

@@ -66,6 +66,12 @@ func (c *codec) input(n uint64, length int) string {
 	return b.String()
 }
 
+// InputNumber returns the number of the request that an input belongs to.
+func InputNumber(input string) (uint64, error) {
+	number, _, _ := strings.Cut(input, "-")
+	return strconv.ParseUint(number, 36, 64)
+}
+
 // request appends the bytes of a whole HTTP request to buf and returns the body too, which lies in it.
 func (c *codec) request(buf []byte, tier int, input string, maxTokens int) (all, body []byte) {
 	quoted := quote(input)

@@ -13,6 +13,7 @@ import (
 
 // call is one request on its way.
 type call struct {
+	n         uint64 // of the run, from 0: the number that its input begins with
 	due       time.Duration
 	tier      int
 	input     string

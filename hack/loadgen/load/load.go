@@ -70,6 +70,9 @@ type Plan struct {
 	// Default 20000.
 	MaxConnections int
 	Seed           uint64
+	// Left, if set, is called from several goroutines when a client hangs up at random. n is the number of its
+	// request: InputNumber of its input.
+	Left func(n uint64, at time.Time)
 	// Progress, if set, is called every second of the run with what is known of the last complete second.
 	Progress func(s Second)
 }

@@ -124,7 +124,7 @@ func (r *run) send(n uint64, a Arrival, tier int, rng *rand.Rand) {
 	if length == 0 {
 		length = r.plan.InputBytes
 	}
-	cl := call{due: a.At, tier: tier, input: r.codec.input(n, length), maxTokens: a.MaxTokens}
+	cl := call{n: n, due: a.At, tier: tier, input: r.codec.input(n, length), maxTokens: a.MaxTokens}
 	var body []byte
 	r.buf, body = r.codec.request(r.buf[:0], tier, cl.input, a.MaxTokens)
 	if r.plan.API == Echo {
@@ -227,6 +227,9 @@ func (r *run) abandon(c *conn, serial uint64, o Outcome) {
 	c.busy, c.call = false, call{}
 	c.mu.Unlock()
 	_ = c.c.Close() // the reader sees it and takes the connection out
+	if o == HungUp && r.plan.Left != nil {
+		r.plan.Left(cl.n, time.Now())
+	}
 	why := ""
 	if o == Lost {
 		why = "client: no answer"
