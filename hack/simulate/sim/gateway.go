@@ -75,6 +75,8 @@ func (b *batcher) hear(s zone.Signal) {
 		lambda += x.Lambda
 	}
 	b.core.SetFleetLambda(lambda)
+	share, _ := s.Share(b.name)
+	b.core.SetShare(share)
 	b.join()
 }
 
