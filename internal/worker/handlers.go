@@ -79,14 +79,11 @@ func (s *Server) readBatch(w http.ResponseWriter, r *http.Request) (*wire.BatchR
 
 func (s *Server) readBody(w http.ResponseWriter, r *http.Request) (*bytes.Buffer, *refusal) {
 	// Not every ResponseWriter has deadlines (a test's recorder): then there is no slow network either.
-	control := http.NewResponseController(w)
-	_ = control.SetReadDeadline(time.Now().Add(bodyTimeout))
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTimeout))
 	buf := takeBuffer()
 	_, err := buf.ReadFrom(http.MaxBytesReader(w, r.Body, s.opt.MaxBodyBytes))
 	if err == nil {
-		// net/http goes on reading to notice that the caller hung up; the deadline must not look like that.
-		_ = control.SetReadDeadline(time.Time{})
-		return buf, nil
+		return buf, nil // at the end of a body net/http lifts the deadline itself
 	}
 	freeBuffer(buf)
 	var tooLarge *http.MaxBytesError
