@@ -33,13 +33,20 @@ func run(ctx context.Context, args []string) error {
 	// The benchmark starts itself for the parts that must not share its process.
 	switch {
 	case len(args) == 3 && args[0] == "workers":
+		stop := context.AfterFunc(ctx, func() { os.Exit(0) }) // nothing to drain
+		defer stop()
 		return serveWorkers(ctx, strings.Split(args[1], ","), args[2])
 	case len(args) == 2 && args[0] == "bare":
 		l, err := net.Listen("tcp", args[1])
 		if err != nil {
 			return err
 		}
-		return serveBare(l)
+		stop := context.AfterFunc(ctx, func() { _ = l.Close() })
+		defer stop()
+		if err := serveBare(l); !errors.Is(err, net.ErrClosed) {
+			return err
+		}
+		return nil
 	}
 	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
 	only := fs.String("scenario", "", "run only these, separated by commas")
