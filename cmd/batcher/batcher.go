@@ -54,6 +54,7 @@ func newBatcher(c config, log *slog.Logger) (*batcher, error) {
 		Pod: c.pod, PodUID: c.podUID, Log: log, AccessLogPerSecond: c.accessPerSecond,
 	})
 	if err == nil {
+		b.sources = append(b.sources, b.gateway.Run)
 		switch {
 		case c.kubernetes():
 			err = b.watchKubernetes()
@@ -90,6 +91,8 @@ func (b *batcher) setSignal(s zone.Signal) {
 		lambda += x.Lambda
 	}
 	b.engine.SetFleetLambda(lambda)
+	share, _ := s.Share(b.config.pod) // 0 while the document does not know this pod
+	b.engine.SetShare(share)
 }
 
 // newInternalServer bounds the internal port against a caller that hangs. /debug/pprof/profile takes 30 s.

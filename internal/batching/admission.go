@@ -6,13 +6,20 @@ import (
 	"time"
 )
 
-// share returns the part of the fleet that is this batcher's, in (0, 1]: its own arrivals over the
-// fleet's, or one of so many batchers while the fleet's are unknown.
+// share returns the part of the fleet that is this batcher's, in (0, 1]: what the zone signal says; else its
+// own arrivals over the fleet's, unless it is alone; else one of so many batchers. The signal's share comes
+// first because its two numbers were measured in one place: a gateway that sheds hides from this batcher what
+// the fleet's arrivals count.
 func (c *Core) share(at int64) float64 {
-	if c.fleet <= 0 {
-		return 1 / float64(c.batchers)
+	switch {
+	case c.given > 0:
+		return min(1, max(c.given, 1e-3))
+	case c.batchers == 1:
+		return 1
+	case c.fleet > 0:
+		return min(1, max(c.offered.perSecond(at)/c.fleet, 1e-3))
 	}
-	return min(1, max(c.offered.perSecond(at)/c.fleet, 1e-3))
+	return 1 / float64(max(c.batchers, 1))
 }
 
 // perWorker returns c = B/(S+g), items a second.
@@ -23,12 +30,12 @@ func (c *Core) perWorker() float64 {
 // mu returns the capacity that this batcher can count on: its share of M*c, or what the others leave when
 // that is more. A batcher with a tenth of the load of an idle fleet is not held to a tenth of it.
 func (c *Core) mu(at int64) float64 {
-	all := float64(c.live) * c.perWorker()
-	own := all * c.share(at)
+	all, share := float64(c.live)*c.perWorker(), c.share(at)
+	own := all * share
 	if c.fleet > 0 {
-		own = max(own, all-max(c.fleet-c.offered.perSecond(at), 0))
+		own = max(own, all-c.fleet*(1-share))
 	}
-	return min(own, all)
+	return own
 }
 
 // admit decides whether t may wait. The cheapest checks come first.

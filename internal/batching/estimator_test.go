@@ -1,7 +1,6 @@
 package batching
 
 import (
-	"fmt"
 	"testing"
 	"time"
 )
@@ -141,22 +140,29 @@ func TestCapacityFollowsWorkers(t *testing.T) {
 
 func TestTheShareOfABatcher(t *testing.T) {
 	w := newWorld(testConfig(), 10, 1)
-	w.core.SetBatchers(4)
-	all := w.core.Snapshot(w.now).Mu
-	if s := w.core.Snapshot(w.now); s.MuShare != all/4 {
-		t.Errorf("one of four gets %f of %f", s.MuShare, all)
-	}
 	w.poisson(1000, 3*time.Second, func(int) Request { return Request{} })
 	w.run(3 * time.Second)
-	for _, c := range []struct{ fleet, share float64 }{{2000, 0.9}, {100000, 0.01}, {500, 1}} {
+	all := w.core.Snapshot(w.now).Mu
+	for _, c := range []struct {
+		name          string
+		given, fleet  float64
+		batchers      int
+		share, muPart float64
+	}{
+		{"nothing known", 0, 0, 0, 1, 1},
+		{"one of four", 0, 0, 4, 0.25, 0.25},
+		{"own over fleet", 0, 100_000, 4, 0.01, 0.01},
+		{"alone, whatever the fleet's count says", 0, 100_000, 1, 1, 1},
+		{"more than the fleet's stale count", 0, 500, 2, 1, 1},
+		{"the signal's share", 0.3, 100_000, 4, 0.3, 0.3},
+		{"what the others leave is more", 0.3, 0.5 * all, 4, 0.3, 1 - 0.5*0.7},
+	} {
+		w.core.SetShare(c.given)
 		w.core.SetFleetLambda(c.fleet)
-		s := w.core.Snapshot(w.now)
-		want := c.share * s.Mu
-		if c.fleet == 2000 { // what the other batcher leaves
-			want = s.Mu - (2000 - s.Lambda)
-		}
-		if fmt.Sprintf("%.0f", want/100) != fmt.Sprintf("%.0f", s.MuShare/100) {
-			t.Errorf("fleet %.0f, own %.0f: share %f of %f, want %f", c.fleet, s.Lambda, s.MuShare, s.Mu, want)
+		w.core.SetBatchers(c.batchers)
+		share, mu := w.core.share(w.core.at(w.now)), w.core.Snapshot(w.now).MuShare/all
+		if share < c.share*0.9 || share > c.share*1.1 || mu < c.muPart*0.9 || mu > c.muPart*1.1 {
+			t.Errorf("%s: share %.3f, mu %.3f; want %.3f, %.3f", c.name, share, mu, c.share, c.muPart)
 		}
 	}
 }

@@ -215,7 +215,6 @@ func (c *Core) send(at int64, b *Batch, w *worker) {
 	b.ID = c.cfg.ID + "-" + strconv.FormatUint(c.sequence, 10)
 	b.Timeout = c.est.timeout(c.cfg.InferenceTimeout)
 	c.account(at)
-	c.mine++
 	w.state, w.since, w.batch = wire.ViewMine, at, b
 	c.running += len(b.Tickets)
 	c.workersChanged()

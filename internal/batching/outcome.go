@@ -48,7 +48,6 @@ func (c *Core) Finish(now time.Time, b *Batch, o Outcome) (live bool) {
 	}
 	c.running -= len(b.Tickets)
 	c.account(at)
-	c.mine--
 	w.batch, w.freed = nil, -1
 	elapsed := at - b.at
 	switch o.Kind {

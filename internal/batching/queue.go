@@ -19,6 +19,7 @@ type tierQueue struct {
 	retries   list             // second attempts, before the flows
 	flows     map[string]*flow // those with something waiting
 	turn      *flow            // whose turn it is, in a ring
+	peak      int              // of flows, since the map was made
 	spareFlow *flow            // the last one that emptied: a pool with one flow allocates none
 }
 
@@ -93,6 +94,7 @@ func (q *tierQueue) flowFor(key string) *flow {
 		q.flows = map[string]*flow{}
 	}
 	q.flows[key] = f
+	q.peak = max(q.peak, len(q.flows))
 	if q.turn == nil {
 		f.next, f.prev = f, f
 		q.turn = f
@@ -106,6 +108,9 @@ func (q *tierQueue) flowFor(key string) *flow {
 // dropFlow takes an empty flow out of the ring.
 func (q *tierQueue) dropFlow(f *flow) {
 	delete(q.flows, f.key)
+	if len(q.flows) == 0 && q.peak > 64 { // a map never shrinks
+		q.flows, q.peak = nil, 0
+	}
 	if f.next == f {
 		q.turn = nil
 	} else {

@@ -52,15 +52,15 @@ func TestTwoBatchersShareOnePool(t *testing.T) {
 				cfg := testConfig()
 				cfg.ID = fmt.Sprint("b", i)
 				w := newWorld(cfg, 13, uint64(5+i))
+				w.core.SetBatchers(2)
 				if signal {
 					w.core.SetFleetLambda(10000)
-				} else {
-					w.core.SetBatchers(2)
+					w.core.SetShare(0.5)
 				}
 				worlds = append(worlds, w)
 			}
 			run := share(&pool{map[string]time.Time{}}, worlds, time.Millisecond, 101*time.Millisecond)
-			const end = 10 * time.Second
+			const end = 4 * time.Second
 			for _, w := range worlds {
 				w.poisson(5000, end, func(int) Request { return Request{} })
 			}
@@ -86,7 +86,7 @@ func TestTwoBatchersShareOnePool(t *testing.T) {
 // Two batchers, one with twice the load of the other, offer 1.5 times what four workers can do: each must get
 // its share of the workers, else one refuses too much and the other answers too late.
 func TestTwoBatchersUnderOverloadShareFairly(t *testing.T) {
-	const end = 10 * time.Second
+	const end = 6 * time.Second
 	for _, c := range []struct {
 		loads  []float64
 		signal bool
@@ -103,6 +103,7 @@ func TestTwoBatchersUnderOverloadShareFairly(t *testing.T) {
 				w := newWorld(cfg, 4, uint64(5+i))
 				if c.signal {
 					w.core.SetFleetLambda(total)
+					w.core.SetShare(c.loads[i] / total)
 				}
 				w.core.SetBatchers(len(c.loads))
 				worlds = append(worlds, w)

@@ -158,8 +158,11 @@ func (c *Core) WorkerView(now time.Time, addr string) (view string, since time.T
 
 // workersChanged recomputes what is derived from the workers' states.
 func (c *Core) workersChanged() {
-	c.live = 0
+	c.live, c.mine = 0, 0
 	for _, w := range c.workers {
+		if w.batch != nil {
+			c.mine++
+		}
 		if w.live() {
 			c.live++
 		}
