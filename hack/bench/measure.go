@@ -170,21 +170,22 @@ func sumUp(s scenario, rep *load.Report, first, last edge) *result {
 	return r
 }
 
-// endOverStart is the goodput of the last tenth of a run over that of the first tenth after the warm-up.
+// endOverStart is the goodput of the last minute of a run over that of the first after the warm-up, or of its
+// last and first third. (A minute has more than three of the soak's crashes.)
 func endOverStart(rep *load.Report) float64 {
 	n := 0
 	for _, t := range rep.Tiers {
 		n = max(n, len(t.PerSecond))
 	}
 	from := int(warmup / time.Second)
-	tenth := max((n-from)/10, 1)
+	span := max(min((n-from)/3, 60), 1)
 	var start, end float64
 	for _, t := range rep.Tiers {
 		for i, sec := range t.PerSecond {
 			switch {
-			case i >= from && i < from+tenth:
+			case i >= from && i < from+span:
 				start += float64(sec.Served)
-			case i >= n-tenth:
+			case i >= n-span:
 				end += float64(sec.Served)
 			}
 		}

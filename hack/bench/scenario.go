@@ -81,7 +81,8 @@ func scenarios(long time.Duration) []scenario {
 	if long > 0 {
 		all = append(all, scenario{name: "soak", about: "expiries, cancels and crashes for " + long.String(), soak: true,
 			rate: 1.1 * capacity(4), workers: 4, separate: true, tiers: mixed, giveUp: giveUp, hangUp: .1, signal: true, length: long, during: crashAgainAndAgain,
-			targets: []bound{atMost("wrong_answers", 0), atMost("lost", 0), atLeast("goodput_end_over_start", .95), atMost("rss_end_over_start", 1.25)}})
+			limitP95: func() time.Duration { return 500 * time.Millisecond },
+			targets:  []bound{atMost("wrong_answers", 0), atMost("lost", 0), atLeast("goodput_end_over_start", .95), atMost("rss_end_over_start", 1.25)}})
 	}
 	return all
 }
