@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"runtime"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -161,14 +160,11 @@ func TestMassCancelReturnsToBaseline(t *testing.T) {
 		defer b.Close()
 		withWorkers(b, 13)
 		base := runtime.NumGoroutine()
-		var freed atomic.Int64
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
 		for i := range 4000 {
 			wg.Go(func() {
-				payload := make([]byte, 1<<10)
-				runtime.AddCleanup(&payload[0], func(int) { freed.Add(1) }, 0)
-				_, err := b.Submit(ctx, Request{ID: fmt.Sprint(i), Input: string(payload), Tier: i % 3})
+				_, err := b.Submit(ctx, Request{ID: fmt.Sprint(i), Input: "some input", Tier: i % 3})
 				if c := causeOf(err); c != Cancelled && c != Infeasible && err != nil {
 					t.Errorf("got %v", err)
 				}

@@ -57,7 +57,7 @@ func TestOverloadServesWhatTheFleetCanAndWastesNothing(t *testing.T) {
 		before := w.served
 		w.run(run)
 		goodput := float64(w.served-before) / (run - time.Second).Seconds()
-		w.run(run + time.Second)                     // but everybody gets an answer
+		w.run(run + time.Second) // but everybody gets an answer
 		for tier, l := range w.latency {
 			n := 0
 			for _, d := range l {

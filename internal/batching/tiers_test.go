@@ -91,7 +91,6 @@ func TestBackgroundDelaysNobodyAndFillsTheTrough(t *testing.T) {
 		workers int
 	}{{100, 2}, {1500, 4}, {3000, 4}, {900, 13}} {
 		var p95 [2]time.Duration
-		var served [2]int
 		for i, bulk := range []float64{0, 4000} {
 			w := newWorld(backgroundConfig(), c.workers, 6)
 			const run = 4 * time.Second
@@ -102,7 +101,10 @@ func TestBackgroundDelaysNobodyAndFillsTheTrough(t *testing.T) {
 			w.run(run + time.Second)
 			live := w.latency[1]
 			w.latency = w.latency[1:]
-			p95[i], served[i] = w.quantile(0.95), len(live)
+			p95[i] = w.quantile(0.95)
+			if n := w.causes[1]; len(n) > 0 {
+				t.Errorf("%.0f/s on %d with %.0f/s of background: %v", c.load, c.workers, bulk, n)
+			}
 			if bulk > 0 {
 				batches := float64(w.items) / float64(w.batches)
 				t.Logf("%.0f/s on %d: p95 %v without, %v with %d of background, fill %.0f", c.load, c.workers, p95[0], p95[1], w.served-len(live), batches)
@@ -114,8 +116,8 @@ func TestBackgroundDelaysNobodyAndFillsTheTrough(t *testing.T) {
 				t.Error(p)
 			}
 		}
-		if p95[1] > p95[0]+5*time.Millisecond || served[1] < served[0]*99/100 {
-			t.Errorf("%.0f/s on %d workers: p95 %v and %d served without background, %v and %d with", c.load, c.workers, p95[0], served[0], p95[1], served[1])
+		if p95[1] > p95[0]+5*time.Millisecond {
+			t.Errorf("%.0f/s on %d workers: p95 %v without background, %v with", c.load, c.workers, p95[0], p95[1])
 		}
 	}
 }
