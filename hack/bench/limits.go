@@ -42,6 +42,10 @@ func limit(q, lambda, share float64) time.Duration {
 // entitled is what a tier may expect at overload, in requests per second: its own load, or what the tiers
 // above leave of the capacity after the floors of those below, whichever is less. offered and reserved (the
 // share of the capacity that is a tier's own) are in the order of the tiers, highest first.
+//
+// The lowest tier is shed first: zone Red, in which it gets nothing, is entered when the tiers above it offer mu
+// and left when they offer under 95 % of it. From there on it is entitled to nothing; its floor is not given to
+// the others, because between the two lines either zone may hold.
 func entitled(mu float64, offered, reserved []float64) []float64 {
 	out := make([]float64, len(offered))
 	left := mu
@@ -54,6 +58,13 @@ func entitled(mu float64, offered, reserved []float64) []float64 {
 		more := min(offered[i]-floor(i), max(left, 0))
 		out[i] = floor(i) + more
 		left -= more
+	}
+	above, lowest := 0.0, len(offered)-1
+	for _, o := range offered[:lowest] {
+		above += o
+	}
+	if lowest > 0 && above >= .95*mu {
+		out[lowest] = 0
 	}
 	return out
 }

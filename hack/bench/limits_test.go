@@ -32,9 +32,9 @@ func TestEntitledGoesByTierAfterFloors(t *testing.T) {
 			t.Errorf("tier %d: %.1f/s, want %.1f", i, got[i], want)
 		}
 	}
-	// Higher tiers alone exceed the capacity: the floor of the lowest is kept.
+	// Higher tiers alone exceed the capacity: Red, the lowest gets nothing, though the floor stays its own.
 	got = entitled(1000, []float64{600, 600, 500}, []float64{0, 0, .1})
-	for i, want := range []float64{600, 300, 100} {
+	for i, want := range []float64{600, 300, 0} {
 		if math.Abs(got[i]-want) > .1 {
 			t.Errorf("tier %d: %.1f/s, want %.1f", i, got[i], want)
 		}
