@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"context"
 	"encoding/json"
 	"log/slog"
 	"net"
@@ -29,37 +28,12 @@ func NewServer(h http.Handler, log *slog.Logger) *Server {
 		Protocols: new(http.Protocols), HTTP2: &http.HTTP2Config{MaxConcurrentStreams: maxStreams},
 	}}
 	s.ConnState = s.track
-	s.ConnContext = func(ctx context.Context, _ net.Conn) context.Context {
-		return context.WithValue(ctx, writeBoundKey{}, new(time.Time))
-	}
 	s.Protocols.SetHTTP1(true)
 	s.Protocols.SetUnencryptedHTTP2(true)
 	if log != nil {
 		s.ErrorLog = slog.NewLogLogger(log.Handler(), slog.LevelDebug)
 	}
 	return s
-}
-
-// writeBoundKey is the key of a connection's write deadline, a *time.Time, in its requests' contexts.
-type writeBoundKey struct{}
-
-// boundWrite bounds the writing of an answer by at least the write timeout and at most twice that. An HTTP/1.1
-// connection writes one answer at a time, so its deadline is moved only when less than the timeout is left: a
-// busy connection moves it every few seconds and not for every answer (that was 2 % of the CPU at 10,000/s).
-func (g *Gateway) boundWrite(x *exchange) {
-	now := time.Now()
-	until, ok := x.r.Context().Value(writeBoundKey{}).(*time.Time)
-	if ok = ok && x.r.ProtoMajor == 1; ok && until.Sub(now) >= g.writeTimeout {
-		return
-	}
-	next := now.Add(g.writeTimeout)
-	if ok {
-		next = next.Add(g.writeTimeout)
-	}
-	// Not every test writer has deadlines.
-	if http.NewResponseController(x.w).SetWriteDeadline(next) == nil && ok {
-		*until = next
-	}
 }
 
 // Readiness says whether the process wants traffic. The zero value does not.
