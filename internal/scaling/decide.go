@@ -153,6 +153,8 @@ func trigger(now time.Time, p Policy, o Observation, f figures, s State) (reason
 	case f.overDue:
 		reason = ReasonBacklogHigh
 		why = fmt.Sprintf("%d waiting, over %d, ", o.Depth, p.DepthThreshold)
+	case !s.OverSince.IsZero() && since(now, s.OverSince) >= overFor:
+		reason = ReasonOverCapacity
 	case f.above(o) && since(now, s.AboveSince) >= p.UpWindow:
 		reason = ReasonUtilizationHigh
 		why = fmt.Sprintf("above %d %% for %s, ", p.AbovePercent, Span(p.UpWindow))
@@ -168,7 +170,11 @@ func (f figures) above(o Observation) bool { return f.load(f.offered, o.Ready, f
 func capacityVerdict(now time.Time, p Policy, f figures, s State) (bool, string, string) {
 	switch {
 	case f.lapsed > 0:
-		return false, "Unschedulable", fmt.Sprintf("%s found no node within coldStart %s: add nodes with free GPUs, or lower minReplicas", count(f.lapsed, "worker"), Span(p.ColdStart))
+		bound := "maxReplicas"
+		if f.current <= p.Min {
+			bound = "minReplicas"
+		}
+		return false, "Unschedulable", fmt.Sprintf("%s found no node within coldStart %s: add nodes with free GPUs, or lower %s", count(f.lapsed, "worker"), Span(p.ColdStart), bound)
 	case !lapsedFor(now, s.NoRoomSince, p.ColdStart):
 		return false, "Unschedulable", fmt.Sprintf("workers beyond the %d found no node within coldStart and were withdrawn: add nodes with free GPUs, or lower maxReplicas; the next try is at most %s away", f.current, Span(p.ColdStart))
 	}

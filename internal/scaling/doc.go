@@ -11,7 +11,10 @@
 //	needed  = ceil(demand / (c · target))
 //	step up = max(0, needed + warm - M - starting)
 //
-// Up when u > AbovePercent for UpWindow, or at once when backlog > threshold. Down by one when
+// Up when u > AbovePercent for UpWindow, or at once when backlog > threshold or u > 102 % at two scrapes. (The
+// last is for pools whose queue stays short because admission refuses what would miss its deadline: simulated,
+// a step to twice the capacity kept the backlog under 300 ms, and half of the load was refused for the whole
+// up window before a worker was added.) Down by one when
 // u < BelowPercent for all of DownWindow on complete data and the rest would stay under AbovePercent.
 //
 // Warm workers are set aside: with w of them, u and the checks speak of M - w workers.

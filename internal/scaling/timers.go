@@ -13,7 +13,7 @@ func (s *State) advance(now time.Time, p Policy, o Observation, f figures) {
 		s.NoRoomSince = time.Time{}
 	}
 	if !f.known {
-		s.DepthScrapes = 0
+		s.DepthScrapes, s.OverSince = 0, time.Time{}
 		s.resetBelow()
 		return
 	}
@@ -21,6 +21,12 @@ func (s *State) advance(now time.Time, p Policy, o Observation, f figures) {
 		s.DepthScrapes++
 	} else {
 		s.DepthScrapes = 0
+	}
+	switch {
+	case f.load(f.offered, o.Ready, f.warm) <= overCapacity:
+		s.OverSince = time.Time{}
+	case s.OverSince.IsZero():
+		s.OverSince = now
 	}
 	s.advanceAbove(now, p, o, f, step)
 	switch {
@@ -42,6 +48,13 @@ func (s *State) resetBelow() {
 
 // peak is the highest offered rate of at least the down window.
 func (s *State) peak() float64 { return max(s.PeakOffered, s.PeakBefore) }
+
+const (
+	// overCapacity is the load over which some of it must be refused, as in the zones.
+	overCapacity = 1.02
+	// overFor is how long that must be seen: at two scrapes.
+	overFor = 2 * time.Second
+)
 
 // farBelow is how far below the line, as a part of it, the load must fall for the up timer to start again.
 // Noise of 5 % stays inside.
@@ -77,7 +90,7 @@ func (f figures) below(p Policy, o Observation) bool {
 // notAfter brings instants that another clock put into the future back to now: they then wait a whole
 // window rather than for ever.
 func (s State) notAfter(now time.Time) State {
-	for _, t := range []*time.Time{&s.AboveSince, &s.BelowSince, &s.LastScaleUp, &s.LastScaleDown, &s.LastDepthStep, &s.LastTick, &s.PeakSince, &s.ShortSince, &s.NoRoomSince} {
+	for _, t := range []*time.Time{&s.AboveSince, &s.BelowSince, &s.LastScaleUp, &s.LastScaleDown, &s.LastDepthStep, &s.LastTick, &s.OverSince, &s.PeakSince, &s.ShortSince, &s.NoRoomSince} {
 		if t.After(now) {
 			*t = now
 		}

@@ -23,8 +23,8 @@ func TestStepIsAnsweredOnceAndRight(t *testing.T) {
 	}
 }
 
-// The same where admission keeps the queue short: then the up window is what is waited for.
-func TestStepWithoutQueueWaitsForTheUpWindow(t *testing.T) {
+// The same where admission keeps the queue short: what is refused is demand, seen at the second scrape.
+func TestStepWithoutQueueIsAnsweredAtTheSecondScrape(t *testing.T) {
 	f := newPlant(testPolicy(), 4)
 	f.queue = func(_, _ float64) int { return 0 }
 	f.offered = func(d time.Duration) float64 {
@@ -34,26 +34,41 @@ func TestStepWithoutQueueWaitsForTheUpWindow(t *testing.T) {
 		return 3 * 0.7 * 4 * carries
 	}
 	f.run(40 * time.Minute)
-	if len(f.changes) != 1 || f.changes[0].to != 12 || f.changes[0].at != 12*time.Minute || f.changes[0].reason != ReasonUtilizationHigh {
-		t.Fatalf("changes: %+v, want one from 4 to 12 at 12 min", f.changes)
+	if len(f.changes) != 1 || f.changes[0].to != 12 || f.changes[0].at != 10*time.Minute+tick || f.changes[0].reason != ReasonOverCapacity {
+		t.Fatalf("changes: %+v, want one from 4 to 12 at the second scrape", f.changes)
+	}
+}
+
+// A load that can still be carried waits for the up window.
+func TestLoadBelowTheCapacityWaitsForTheUpWindow(t *testing.T) {
+	f := newPlant(testPolicy(), 4)
+	f.offered = func(d time.Duration) float64 {
+		if d < 10*time.Minute {
+			return 0.7 * 4 * carries
+		}
+		return 0.95 * 4 * carries
+	}
+	f.run(40 * time.Minute)
+	if len(f.changes) != 1 || f.changes[0].to != 6 || f.changes[0].at != 12*time.Minute || f.changes[0].reason != ReasonUtilizationHigh {
+		t.Fatalf("changes: %+v, want one from 4 to 6 at 12 min", f.changes)
 	}
 }
 
 func TestSecondStepDuringColdStartIsAnsweredToo(t *testing.T) {
-	for _, queue := range []func(a, b float64) int{nil, func(_, _ float64) int { return 0 }} {
+	for i, queue := range []func(a, b float64) int{nil, func(_, _ float64) int { return 0 }} {
 		f := newPlant(testPolicy(), 2)
 		f.queue = queue
 		f.offered = func(d time.Duration) float64 {
 			switch {
 			case d < 10*time.Minute:
 				return 1.3 * carries
-			case d < 12*time.Minute+30*time.Second:
+			case d < 10*time.Minute+30*time.Second:
 				return 3.9 * carries
 			}
 			return 8.9 * carries
 		}
 		f.run(25 * time.Minute)
-		if len(f.changes) != 2 || f.changes[0].to != 6 || f.changes[1].to != 12 || f.changes[1].at != 12*time.Minute+30*time.Second {
+		if len(f.changes) != 2 || f.changes[0].to != 6 || f.changes[1].to != 12 || f.changes[1].at > 10*time.Minute+30*time.Second || f.changes[0].at > 10*time.Minute+time.Duration(i)*tick {
 			t.Fatalf("changes: %+v, want 6 and then, at the second step, 12", f.changes)
 		}
 	}

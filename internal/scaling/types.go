@@ -93,6 +93,7 @@ type State struct {
 	// In memory only. Losing these delays a change; losing NoRoomSince makes the next try for room earlier.
 	LastTick     time.Time // last call
 	DepthScrapes int       // consecutive scrapes with the queue over the threshold
+	OverSince    time.Time // the load is over the capacity itself since then
 	PeakSince    time.Time // PeakOffered is the highest offered rate since then, PeakBefore that of the
 	PeakOffered  float64   // down window before it; together they cover one to two windows
 	PeakBefore   float64
@@ -145,6 +146,7 @@ const MaxBacklog = time.Hour
 const (
 	ReasonUtilizationHigh = "UtilizationHigh" // above AbovePercent for UpWindow
 	ReasonBacklogHigh     = "BacklogHigh"     // the queue is over its threshold, and the load asks for more workers
+	ReasonOverCapacity    = "OverCapacity"    // more is offered than the Ready workers carry: some of it is refused
 	ReasonQueuePersistent = "QueuePersistent" // the queue stays although the load asks for no more: one worker more
 	ReasonUtilizationLow  = "UtilizationLow"  // below BelowPercent for DownWindow: one worker leaves
 	ReasonNoCapacity      = "NoCapacity"      // no worker is Ready, and there is load

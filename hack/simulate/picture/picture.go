@@ -4,6 +4,7 @@ package picture
 
 import (
 	"fmt"
+	"image/color"
 	"io"
 	"math"
 	"strconv"
@@ -11,12 +12,13 @@ import (
 
 	"sluice.dev/sluice/hack/simulate/report"
 	"sluice.dev/sluice/hack/simulate/sim"
+	"sluice.dev/sluice/internal/scaling"
 	"sluice.dev/sluice/internal/zone"
 )
 
 // The picture, in points. Two pixels a point keep it sharp on a dense screen.
 const (
-	width, height = 1200, 1090
+	width, height = 1200, 1070
 	pixels        = 2
 	plotLeft      = 74.0
 	plotRight     = 1040.0 // right of it are the names of what is drawn
@@ -25,22 +27,18 @@ const (
 )
 
 var (
-	ink      = rgb(0x1f2937)
-	muted    = rgb(0x6b7280)
-	grid     = rgb(0xe5e7eb)
-	blue     = rgb(0x2563eb)
-	sky      = rgb(0x93c5fd)
-	crimson  = rgb(0xdc2626)
-	amber    = rgb(0xd97706)
-	violet   = rgb(0x7c3aed)
-	teal     = rgb(0x0f766e)
-	paleGrey = rgb(0xd1d5db)
+	ink     = rgb(0x1f2937)
+	muted   = rgb(0x6b7280)
+	grid    = rgb(0xe5e7eb)
+	blue    = rgb(0x2563eb)
+	sky     = rgb(0x93c5fd)
+	crimson = rgb(0xdc2626)
+	amber   = rgb(0xd97706)
+	violet  = rgb(0x7c3aed)
+	teal    = rgb(0x0f766e)
+	silver  = rgb(0xd1d5db)
 
-	zoneColours = map[zone.Name]struct{ band, name uint32 }{
-		zone.Green:  {0xe9f7ef, 0x15803d},
-		zone.Yellow: {0xfde68a, 0xa16207},
-		zone.Red:    {0xfca5a5, 0xb91c1c},
-	}
+	zoneColours = map[zone.Name]color.NRGBA{zone.Green: rgb(0xe3f4ea), zone.Yellow: rgb(0xfde68a), zone.Red: rgb(0xfca5a5)}
 )
 
 // Draw writes the picture of r as a PNG.
@@ -75,14 +73,6 @@ type drawing struct {
 type panel struct {
 	y0, y1 float64 // upper and lower edge
 	top    float64
-	names  []label
-}
-
-// label is a name at the right edge, where its line ends.
-type label struct {
-	y    float64
-	text string
-	col  uint32
 }
 
 func (d *drawing) x(t time.Duration) float64 {
@@ -102,7 +92,7 @@ func (d *drawing) heading() {
 		p95 = max(p95, t.P95)
 	}
 	d.text(plotLeft, 40, d.s.Pool, 22, true, left, ink)
-	d.text(plotLeft+d.width(d.s.Pool, 22, true)+14, 40, d.s.Load+", "+d.r.Duration.String(), 14, false, left, muted)
+	d.text(plotLeft+d.width(d.s.Pool, 22, true)+14, 40, d.s.Load+", "+scaling.Span(d.r.Duration), 14, false, left, muted)
 	part := 100.0
 	if offered > 0 {
 		part = 100 * float64(served) / float64(offered)
@@ -135,14 +125,37 @@ func (d *drawing) frame(p panel, title string, format func(float64) string) {
 	}
 }
 
-// names writes the labels at the right edge, from the top down, none over another.
-func (d *drawing) names(p panel, ls ...label) {
-	const lineHeight = 15.0
-	last := p.y0 - lineHeight + 4
-	for _, l := range ls {
-		y := max(l.y+4, last+lineHeight)
-		d.text(plotRight+10, y, l.text, 12, false, left, rgb(l.col))
-		last = y
+// key is one entry of a panel's legend.
+type key struct {
+	mark mark
+	col  color.NRGBA
+	text string
+}
+
+// mark is how an entry shows its colour: as the thing that it explains looks.
+type mark int
+
+const (
+	area mark = iota
+	solid
+	dashes
+)
+
+// legend explains a panel at its right edge, from the top down in the order in which things lie there.
+func (d *drawing) legend(p panel, keys ...key) {
+	y := p.y0 + 6
+	for _, k := range keys {
+		x0, x1 := plotRight+10, plotRight+24
+		switch k.mark {
+		case area:
+			d.rect(x0, y-5, x1-2, y+7, k.col)
+		case solid:
+			d.line([]point{{x0, y + 1}, {x1, y + 1}}, 1.8, k.col)
+		case dashes:
+			d.dashed([]point{{x0, y + 1}, {x1, y + 1}}, 1.8, 4, 2, k.col)
+		}
+		d.text(x1+6, y+5, k.text, 12, false, left, ink)
+		y += 18
 	}
 }
 
@@ -169,9 +182,7 @@ func (d *drawing) steps(p panel, value func(column) float64) []point {
 }
 
 // between fills the area between two outlines.
-func (d *drawing) between(upper, lower []point, col interface {
-	RGBA() (r, g, b, a uint32)
-}) {
+func (d *drawing) between(upper, lower []point, col color.Color) {
 	ps := append([]point(nil), upper...)
 	for i := len(lower) - 1; i >= 0; i-- {
 		ps = append(ps, lower[i])

@@ -10,13 +10,13 @@ import (
 // column is what one step of the drawn time axis shows.
 type column struct {
 	from, to        time.Duration
-	offered, served float64 // requests/s
-	capacity        float64
+	offered, served float64       // requests/s
+	capacity        float64       // at the end
 	p95             time.Duration // the highest of its bins with enough requests
 	depth           int           // the highest
 	zone            zone.Name     // the worst
-	ready, starting float64       // means
-	pending, gone   float64
+	ready, starting int           // at the end
+	pending, gone   int
 }
 
 // columns joins bins until each column is wide enough to see, and long enough for rates without the noise of
@@ -29,18 +29,14 @@ func columns(r *sim.Result, most int) []column {
 		part := r.Bins[i:min(i+per, len(r.Bins))]
 		c := column{from: last, to: part[len(part)-1].At, zone: zone.Green}
 		last = c.to
-		n := float64(len(part))
 		for _, b := range part {
 			c.offered += float64(b.Offered)
 			c.served += float64(b.Served)
-			c.capacity += b.Capacity / n
+			c.capacity = b.Capacity
 			c.p95 = max(c.p95, b.P95)
 			c.depth = max(c.depth, b.Depth)
 			c.zone = zone.Worse(c.zone, b.Zone)
-			c.ready += float64(b.Ready) / n
-			c.starting += float64(b.Starting) / n
-			c.pending += float64(b.Pending) / n
-			c.gone += float64(b.Gone) / n
+			c.ready, c.starting, c.pending, c.gone = b.Ready, b.Starting, b.Pending, b.Gone
 		}
 		seconds := max((c.to - c.from).Seconds(), 1e-9)
 		c.offered /= seconds
@@ -50,13 +46,16 @@ func columns(r *sim.Result, most int) []column {
 	return cols
 }
 
-// utilization is offered over capacity, at most 1.5 for the drawing.
+// mostUtilization is where the drawing of an overload ends.
+const mostUtilization = 2
+
+// utilization is offered over capacity, at most mostUtilization.
 func (c column) utilization() float64 {
-	if c.capacity <= 0 {
-		if c.offered > 0 {
-			return 1.5
-		}
+	switch {
+	case c.offered <= 0:
 		return 0
+	case c.capacity <= 0:
+		return mostUtilization
 	}
-	return min(c.offered/c.capacity, 1.5)
+	return min(c.offered/c.capacity, mostUtilization)
 }
