@@ -36,14 +36,14 @@ func run(ctx context.Context, args []string) error {
 		stop := context.AfterFunc(ctx, func() { os.Exit(0) }) // nothing to drain
 		defer stop()
 		return serveWorkers(ctx, strings.Split(args[1], ","), args[2])
-	case len(args) == 2 && args[0] == "bare":
+	case len(args) == 2 && (args[0] == "bare" || args[0] == "parked"):
 		l, err := net.Listen("tcp", args[1])
 		if err != nil {
 			return err
 		}
 		stop := context.AfterFunc(ctx, func() { _ = l.Close() })
 		defer stop()
-		if err := serveBare(l); !errors.Is(err, net.ErrClosed) {
+		if err := serveBare(l, args[0] == "parked"); !errors.Is(err, net.ErrClosed) {
 			return err
 		}
 		return nil
@@ -77,7 +77,7 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 	results, names := map[string]*result{}, []string{}
-	floors := map[float64]float64{}
+	floors := map[float64][2]float64{}
 	for _, s := range chosen {
 		fmt.Fprintf(os.Stderr, "%s: %s\n", s.name, s.about)
 		r, err := runScenario(ctx, s, bin, *runs, *seed, *profile, floors)
@@ -102,7 +102,7 @@ func run(ctx context.Context, args []string) error {
 }
 
 // runScenario runs a scenario several times, and the bare handler once for each rate.
-func runScenario(ctx context.Context, s scenario, bin binaries, runs int, seed uint64, profile string, floors map[float64]float64) (*result, error) {
+func runScenario(ctx context.Context, s scenario, bin binaries, runs int, seed uint64, profile string, floors map[float64][2]float64) (*result, error) {
 	// Below this rate a floor would measure the runtime's housekeeping.
 	const leastRate = 1000
 	var rs []*result
@@ -116,18 +116,23 @@ func runScenario(ctx context.Context, s scenario, bin binaries, runs int, seed u
 	r := median(rs)
 	if s.rate >= leastRate && !s.soak {
 		if _, ok := floors[s.rate]; !ok {
-			var fl []float64
-			for i := range runs {
-				f, err := floor(ctx, bin, s.rate, seed+uint64(i))
-				if err != nil {
-					return nil, err
+			var both [2]float64
+			for k, kind := range []string{"bare", "parked"} {
+				var fl []float64
+				for i := range runs {
+					f, err := floor(ctx, bin, kind, s.rate, seed+uint64(i))
+					if err != nil {
+						return nil, err
+					}
+					fl = append(fl, f)
 				}
-				fl = append(fl, f)
+				both[k] = middle(fl)
 			}
-			floors[s.rate] = middle(fl)
+			floors[s.rate] = both
 		}
-		r.FloorMicros = floors[s.rate]
+		r.FloorMicros, r.ParkedFloorMicros = floors[s.rate][0], floors[s.rate][1]
 		r.Derived["cpu_over_floor"] = round(r.CPUMicros/r.FloorMicros, 3)
+		r.Derived["cpu_over_parked_floor"] = round(r.CPUMicros/r.ParkedFloorMicros, 3)
 	}
 	r.Missed = missed(r, s.targets)
 	return r, nil

@@ -196,13 +196,13 @@ func endOverStart(rep *load.Report) float64 {
 	return round(end/start, 3)
 }
 
-// floor is the CPU of a bare handler for each request at a rate, in microseconds.
-func floor(ctx context.Context, bin binaries, rate float64, seed uint64) (float64, error) {
+// floor is the CPU of a bare handler (bare or parked: see serveBare) for each request at a rate, in microseconds.
+func floor(ctx context.Context, bin binaries, kind string, rate float64, seed uint64) (float64, error) {
 	addr, err := freeAddr()
 	if err != nil {
 		return 0, err
 	}
-	p, err := start("bare handler", nil, bin.self, "bare", addr)
+	p, err := start(kind+" handler", nil, bin.self, kind, addr)
 	if err != nil {
 		return 0, err
 	}
@@ -235,7 +235,7 @@ func floor(ctx context.Context, bin binaries, rate float64, seed uint64) (float6
 		return 0, err
 	}
 	if rep.Served != rep.Sent || rep.Sent == 0 {
-		return 0, fmt.Errorf("the bare handler answered %d of %d requests", rep.Served, rep.Sent)
+		return 0, fmt.Errorf("the "+kind+" handler answered %d of %d requests", rep.Served, rep.Sent)
 	}
 	return round((b.cpu-a.cpu).Seconds()*1e6/float64(rep.Sent), 2), nil
 }

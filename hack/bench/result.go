@@ -26,10 +26,12 @@ type result struct {
 	CPUMicros     float64 `json:"cpu_us_per_request"`
 	FloorMicros   float64 `json:"floor_cpu_us_per_request"` // 0: not measured (too few requests)
 	RSSMB         float64 `json:"rss_mb"`
-	ShedP99Ms     float64 `json:"shed_p99_ms"`
-	Errors        float64 `json:"errors"` // 503, 504, any other status, no connection, wrong, lost
-	Wrong         float64 `json:"wrong_answers"`
-	Lost          float64 `json:"lost"`
+	// ParkedFloorMicros is the floor of a bare handler that waits 100 ms first.
+	ParkedFloorMicros float64 `json:"parked_floor_cpu_us_per_request"`
+	ShedP99Ms         float64 `json:"shed_p99_ms"`
+	Errors            float64 `json:"errors"` // 503, 504, any other status, no connection, wrong, lost
+	Wrong             float64 `json:"wrong_answers"`
+	Lost              float64 `json:"lost"`
 
 	OfferedPerSec     float64 `json:"offered_per_s"`
 	Shed              float64 `json:"shed"` // 429
@@ -62,7 +64,7 @@ func (r *result) figures() map[string]*float64 {
 		"p50_ms": &r.P50Ms, "p95_ms": &r.P95Ms, "p99_ms": &r.P99Ms, "limit_p95_ms": &r.LimitP95Ms,
 		"goodput_per_s": &r.GoodputPerSec, "capacity_per_s": &r.CapacityPerS, "wasted_items_pct": &r.WastedPct,
 		"fill_pct": &r.FillPct, "busy_pct": &r.BusyPct, "util_pct": &r.UtilPct, "cpu_us_per_request": &r.CPUMicros,
-		"floor_cpu_us_per_request": &r.FloorMicros, "rss_mb": &r.RSSMB, "shed_p99_ms": &r.ShedP99Ms, "errors": &r.Errors,
+		"floor_cpu_us_per_request": &r.FloorMicros, "parked_floor_cpu_us_per_request": &r.ParkedFloorMicros, "rss_mb": &r.RSSMB, "shed_p99_ms": &r.ShedP99Ms, "errors": &r.Errors,
 		"wrong_answers": &r.Wrong, "lost": &r.Lost, "offered_per_s": &r.OfferedPerSec, "shed": &r.Shed,
 		"generator_late_p99_ms": &r.LateP99Ms, "generator_cpu_us_per_request": &r.ClientCPUMicros, "without_retry_after": &r.WithoutRetryAfter,
 	}
@@ -157,12 +159,12 @@ func round(v float64, digits int) float64 {
 // writeTable prints one line for each scenario, figures that have a limit beside it.
 func writeTable(w io.Writer, names []string, results map[string]*result) error {
 	tw := tabwriter.NewWriter(w, 2, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(tw, "scenario\toffered/s\tgoodput/s\tcapacity/s\tp50\tp95\tlimit\tp99 ms\twasted %\tfill %\tbusy %\tutil %\tCPU us\tfloor\tRSS MB\tshed p99\terrors\twrong\tlost\tlate p99\t")
+	fmt.Fprintln(tw, "scenario\toffered/s\tgoodput/s\tcapacity/s\tp50\tp95\tlimit\tp99 ms\twasted %\tfill %\tbusy %\tutil %\tCPU us\tfloor\tparked\tRSS MB\tshed p99\terrors\twrong\tlost\tlate p99\t")
 	for _, n := range names {
 		r := results[n]
-		fmt.Fprintf(tw, "%s\t%.0f\t%.0f\t%.0f\t%.1f\t%.1f\t%.1f\t%.1f\t%.2f\t%.0f\t%.0f\t%.0f\t%.1f\t%.1f\t%.0f\t%.1f\t%.0f\t%.0f\t%.0f\t%.1f\t\n", n,
+		fmt.Fprintf(tw, "%s\t%.0f\t%.0f\t%.0f\t%.1f\t%.1f\t%.1f\t%.1f\t%.2f\t%.0f\t%.0f\t%.0f\t%.1f\t%.1f\t%.1f\t%.0f\t%.1f\t%.0f\t%.0f\t%.0f\t%.1f\t\n", n,
 			r.OfferedPerSec, r.GoodputPerSec, r.CapacityPerS, r.P50Ms, r.P95Ms, r.LimitP95Ms, r.P99Ms, r.WastedPct, r.FillPct, r.BusyPct, r.UtilPct,
-			r.CPUMicros, r.FloorMicros, r.RSSMB, r.ShedP99Ms, r.Errors, r.Wrong, r.Lost, r.LateP99Ms)
+			r.CPUMicros, r.FloorMicros, r.ParkedFloorMicros, r.RSSMB, r.ShedP99Ms, r.Errors, r.Wrong, r.Lost, r.LateP99Ms)
 	}
 	if err := tw.Flush(); err != nil {
 		return err
