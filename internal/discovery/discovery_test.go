@@ -254,11 +254,15 @@ func watch(t *testing.T) *watched {
 	if err != nil {
 		t.Fatal(err)
 	}
+	x.run(t)
+	return x
+}
+
+func (x *watched) run(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() { x.w.Run(ctx); close(done) }()
 	t.Cleanup(func() { cancel(); <-done })
-	return x
 }
 
 func (x *watched) synced(t *testing.T) {

@@ -54,7 +54,7 @@ type Options struct {
 	AccessLogPerSecond int
 }
 
-// Gateway is the public HTTP API of a pool. Safe for concurrent use. It owns no goroutine.
+// Gateway is the public HTTP API of a pool. Safe for concurrent use.
 type Gateway struct {
 	pool          poolspec.Pool
 	engine        Engine
@@ -128,6 +128,21 @@ func (g *Gateway) SetSignal(s zone.Signal) { g.zone.setSignal(s) }
 // Closing makes every further answer close its connection, so that clients find another pod before this one
 // stops accepting. Requests are served as before.
 func (g *Gateway) Closing() { g.closing.Store(true) }
+
+// Run keeps the gateway's own zone up to date while nobody calls, until ctx is done: without it, the first
+// request after a quiet hour would be judged by the zone of an hour ago.
+func (g *Gateway) Run(ctx context.Context) {
+	tick := time.NewTicker(classifyEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case now := <-tick.C:
+			g.zone.view(now)
+		}
+	}
+}
 
 // ServeHTTP implements http.Handler.
 func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {

@@ -13,7 +13,7 @@ import (
 // caller is who asks, as far as the rest of the pipeline may know.
 type caller struct {
 	tenant string // "" for everybody under auth None; never leaves the gateway
-	tier   int    // index into the pool's tiers
+	tier   int    // index into the pool's tiers, -1 while unknown
 	flow   string // opaque, see flowKey
 	limits quota.Limits
 }
@@ -143,7 +143,7 @@ func (id *identity) trusts(a netip.Addr) bool {
 }
 
 func (id *identity) admit(x *exchange, tenant, tier string, limits quota.Limits) *refusal {
-	x.caller = caller{tenant: tenant, flow: flowKey(id.pool, tenant), limits: limits}
+	x.caller = caller{tenant: tenant, tier: -1, flow: flowKey(id.pool, tenant), limits: limits}
 	i, ok := id.tiers[tier]
 	if !ok {
 		if len(tier) > 32 {

@@ -130,6 +130,9 @@ func TestUnknownTierIsReported(t *testing.T) {
 		for i := range 100 {
 			r.post(t, "/v1/inference", hello, "X-API-Key", fmt.Sprint("key", i)).want(403, "unknown_tier")
 		}
+		if body := serveGet(t, r.InternalHandler(InternalOptions{}), "/metrics").Body.String(); !strings.Contains(body, `sluice_requests_total{code="403",reason="unknown_tier",tier="unknown"} 100`) {
+			t.Error("refusals for an unknown tier are not counted under tier unknown")
+		}
 		got := r.Stats().UnknownTierTenants
 		if len(got) != strayMax || !slices.Contains(got, "t0") {
 			t.Errorf("%v", got)

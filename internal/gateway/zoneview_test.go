@@ -192,6 +192,25 @@ func TestStaleSignal(t *testing.T) {
 	}
 }
 
+// A zone ends by itself while nobody calls.
+func TestZoneEndsWhileNobodyCalls(t *testing.T) {
+	inFake(t, nil, func(t *testing.T, r *rig, e *fakeEngine) {
+		ctx, cancel := context.WithCancel(r.ctx)
+		defer cancel()
+		go r.Run(ctx)
+		e.set(func(s *batching.Snapshot) { s.Depth, s.Backlog = 900, time.Second })
+		time.Sleep(2 * time.Second)
+		if n := passed(t, r, 5); n != 0 {
+			t.Fatalf("%d free requests passed with a backlog of a second", n)
+		}
+		e.set(func(s *batching.Snapshot) { s.Depth, s.Backlog = 0, 0 })
+		time.Sleep(time.Minute)
+		if n := passed(t, r, 5); n != 5 {
+			t.Errorf("%d of 5 passed a minute after the queue was empty", n)
+		}
+	})
+}
+
 // What is offered to the pool: admitted and refused for capacity, first attempts only.
 func TestRetriesAreNotDemand(t *testing.T) {
 	inFake(t, nil, func(t *testing.T, r *rig, e *fakeEngine) {
