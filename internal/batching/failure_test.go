@@ -78,23 +78,35 @@ func TestAPoisonInputTakesFewWithIt(t *testing.T) {
 
 func TestGuiltIsClaimedOnlyForWhatFailedAlone(t *testing.T) {
 	w := newWorld(testConfig(), 1, 1)
-	w.outcome = func(*Batch) Outcome { return Outcome{Kind: Raised, Detail: "ValueError"} }
-	a := w.submit(Request{ID: "a"})
-	w.settle() // a runs; b and c wait for the worker
-	b := w.submit(Request{ID: "b"})
-	c := w.submit(Request{ID: "c"})
-	w.run(20 * time.Second)
-	for _, x := range []*Ticket{a, b, c} {
-		if x.Err == nil || x.Err.Cause != InputFailed && x.Err.Cause != SecondFailure {
-			t.Fatalf("%s got %v", x.ID, x.Err)
+	last := map[*Ticket]int{} // size of its last batch
+	w.outcome = func(b *Batch) Outcome {
+		for _, x := range b.Tickets {
+			last[x] = len(b.Tickets)
 		}
-		if x.attempts != 2 {
-			t.Errorf("%s had %d attempts", x.ID, x.attempts)
+		return Outcome{Kind: Raised, Detail: "ValueError"}
+	}
+	var all []*Ticket
+	submit := func(n int, patience time.Duration) {
+		for i := range n {
+			all = append(all, w.submit(Request{ID: fmt.Sprint(i), Deadline: w.now.Add(patience)}))
+		}
+		w.settle()
+	}
+	submit(10, 600*time.Millisecond) // no time to try them one by one
+	w.run(2 * time.Second)
+	submit(1, 2*time.Second)
+	w.run(5 * time.Second)
+	for _, x := range all {
+		want := SecondFailure
+		if last[x] == 1 {
+			want = InputFailed
+		}
+		if x.Err == nil || x.Err.Cause != want || x.attempts != 2 {
+			t.Errorf("%s got %v after %d attempts, the last in a batch of %d", x.ID, x.Err, x.attempts, last[x])
 		}
 	}
-	// A single worker tries the second attempts one by one, or with company whose fault it may have been.
-	if w.causes[0][InputFailed] == 0 {
-		t.Errorf("nobody failed alone: %v", w.causes[0])
+	if w.causes[0][InputFailed] == 0 || w.causes[0][SecondFailure] == 0 {
+		t.Errorf("the schedule shows only one case: %v", w.causes[0])
 	}
 }
 
