@@ -148,20 +148,27 @@ func TestBackgroundDoesNotCrowdOutTheQueue(t *testing.T) {
 	}
 }
 
-// An impatient client does not force batches of one on everybody.
+// An impatient client does not force batches of one on everybody: the dispatch rule sees its deadline no earlier
+// than 2S after its arrival. (The client gets its 504 on time.)
 func TestAnImpatientClientDoesNotBreakBatches(t *testing.T) {
 	cfg := testConfig()
 	cfg.MaxWait = 200 * time.Millisecond
 	w := newWorld(cfg, 1, 1)
-	w.poisson(20, 10*time.Second, func(i int) Request {
-		return Request{Tier: 2, Deadline: w.now.Add(130 * time.Millisecond)}
-	})
-	w.run(11 * time.Second)
-	if w.batches > 105 {
-		t.Errorf("%d batches for %d items", w.batches, w.items)
+	for i := range int64(20) { // 20/s: the window is 100/0.75 - 50 = 83 ms
+		w.core.wanted.add(i * 50 * testMs)
 	}
-	for _, p := range w.problems {
-		t.Error(p)
+	w.now = w.start.Add(time.Second)
+	left := 0
+	w.onBatch = func(*Batch) { left++ }
+	x := w.submit(Request{ID: "impatient", Deadline: w.now.Add(130 * time.Millisecond)})
+	w.settle()
+	w.run(1060 * time.Millisecond) // its slack was gone after 24 ms
+	if left != 0 {
+		t.Errorf("a batch left for the impatient client alone")
+	}
+	w.run(1300 * time.Millisecond)
+	if x.Err == nil || x.Err.Cause != Expired {
+		t.Errorf("got %v", x.Err)
 	}
 }
 

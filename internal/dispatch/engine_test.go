@@ -241,6 +241,38 @@ func TestAnswersThatDoNotMatchAreAnError(t *testing.T) {
 	}
 }
 
+// A worker that is cut off in mid-batch and then refuses, because the batch crashed its backend, does not get
+// the attempt back: else a poison input would go round for ever.
+func TestARefusalAfterACutDoesNotGiveTheAttemptBack(t *testing.T) {
+	w := newFakeWorker(t)
+	var calls atomic.Int64
+	w.batch = func(rw http.ResponseWriter, r wire.BatchRequest) {
+		n := calls.Add(1)
+		if n == 1 {
+			echo(rw, r) // the connection is kept
+			return
+		}
+		w.mu.Lock()
+		w.seen = nil // its memory is gone, as after a restart
+		w.mu.Unlock()
+		if n%2 == 0 {
+			panic(http.ErrAbortHandler)
+		}
+		problem(rw, http.StatusServiceUnavailable, wire.Problem{Code: wire.CodeNotReady})
+	}
+	e := newEngine(t, w.URL)
+	eventually(t, "live", live(e, 1))
+	if _, err := submit(e, "good"); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := submit(e, "poison"); causeOf(err) != batching.InputFailed && causeOf(err) != batching.SecondFailure {
+		t.Fatalf("got %+v, %v", r, err)
+	}
+	if n := calls.Load(); n > 6 {
+		t.Fatalf("the poison was sent %d times", n-1)
+	}
+}
+
 func TestAKeptConnectionThatTheWorkerClosedFailsNothing(t *testing.T) {
 	w := newFakeWorker(t)
 	e := newEngine(t, w.URL)

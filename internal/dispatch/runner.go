@@ -19,7 +19,7 @@ const (
 	// maxResponse bounds what is read from a worker: 1,000 outputs of 64 KiB.
 	maxResponse = 64 << 20
 	// staleWithin is how soon a kept connection that is dead shows it: a round trip, and much room.
-	staleWithin = 50 * time.Millisecond
+	staleWithin = 250 * time.Millisecond
 	// itemOverhead is what an item takes in JSON beside its input.
 	itemOverhead = 96
 )
@@ -45,18 +45,32 @@ func (c *client) run(ctx context.Context, b *batching.Batch) batching.Outcome {
 		return batching.Outcome{Kind: batching.Raised, Detail: "the batch cannot be encoded: " + err.Error()}
 	}
 	start := time.Now()
+	o, stale := c.send(ctx, b, body)
+	if !stale || time.Since(start) > staleWithin {
+		return o
+	}
+	// The worker may have closed the kept connection while the batch was on its way. Sending it once more to
+	// the same worker is safe: one that saw the batch id answers duplicate. But only a worker that ran the
+	// batch now, or is busy with another, proves that the first sending did not run: what crashed it may be
+	// why it refuses.
+	if again, _ := c.send(ctx, b, body); again.Kind == batching.Answered || again.Kind == batching.Busy || again.Kind == batching.Raised {
+		return again
+	}
+	return o
+}
+
+// send sends b once. stale says that the batch may never have arrived, because the connection was a kept one.
+func (c *client) send(ctx context.Context, b *batching.Batch, body *bytes.Buffer) (o batching.Outcome, stale bool) {
 	status, data, err := c.call(ctx, http.MethodPost, b.Worker, wire.PathBatch, body)
 	if err != nil {
 		o := failed(ctx, err)
-		if o.Kind != batching.Crashed || !stale(err) || time.Since(start) > staleWithin {
-			return o
-		}
-		// The worker may have closed the kept connection while the batch was on its way. Sending it once
-		// more to the same worker is safe: one that saw the batch id answers duplicate.
-		if status, data, err = c.call(ctx, http.MethodPost, b.Worker, wire.PathBatch, body); err != nil {
-			return o
-		}
+		return o, o.Kind == batching.Crashed && onKept(err)
 	}
+	return outcome(b, status, data), false
+}
+
+// outcome reads an answer.
+func outcome(b *batching.Batch, status int, data []byte) batching.Outcome {
 	if status == http.StatusOK {
 		return answered(b, data)
 	}
@@ -128,9 +142,9 @@ func (c *client) call(ctx context.Context, method, addr, path string, body *byte
 	return resp.StatusCode, data.Bytes(), nil
 }
 
-// stale says whether err may be that of a kept connection that the worker had closed: not one byte of an
+// onKept says whether err may be that of a kept connection that the worker had closed: not one byte of an
 // answer came.
-func stale(err error) bool {
+func onKept(err error) bool {
 	e, ok := err.(*sendError)
 	return ok && e.reused
 }
