@@ -78,11 +78,16 @@ func run(ctx context.Context, args []string) error {
 	}
 	results, names := map[string]*result{}, []string{}
 	floors := map[float64][2]float64{}
+	var failed []error
 	for _, s := range chosen {
 		fmt.Fprintf(os.Stderr, "%s: %s\n", s.name, s.about)
 		r, err := runScenario(ctx, s, bin, *runs, *seed, *profile, floors)
 		if err != nil {
-			return fmt.Errorf("%s: %w", s.name, err)
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			failed = append(failed, fmt.Errorf("%s: %w", s.name, err))
+			continue // the others are still worth knowing
 		}
 		results[s.name] = r
 		names = append(names, s.name)
@@ -95,10 +100,11 @@ func run(ctx context.Context, args []string) error {
 	}
 	for _, r := range results {
 		if r.Wrong > 0 || *strict && len(r.Missed) > 0 {
-			return errors.New("an answer was wrong or a target was missed: see the table")
+			failed = append(failed, errors.New("an answer was wrong or a target was missed: see the table"))
+			break
 		}
 	}
-	return nil
+	return errors.Join(failed...)
 }
 
 // runScenario runs a scenario several times, and the bare handler once for each rate.
