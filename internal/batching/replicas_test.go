@@ -65,6 +65,9 @@ func TestTwoBatchersShareOnePool(t *testing.T) {
 				w.poisson(5000, end, func(int) Request { return Request{} })
 			}
 			refused := run(end)
+			if refused > 80 { // a worker known to be idle first: else 190
+				t.Errorf("%d batches met a busy worker", refused)
+			}
 			for i, w := range worlds {
 				fill := float64(w.items) / float64(w.batches)
 				t.Logf("batcher %d: p50 %v p95 %v p99 %v fill %.0f batches %d, 409s of both %d, causes %v", i,
