@@ -324,7 +324,8 @@ type PodSpec struct {
 	// +kubebuilder:validation:MaxItems=32
 	Tolerations []corev1.Toleration `json:"tolerations,omitempty"`
 
-	// resources of the main container. The GPU is set by workers.gpu.
+	// resources of the main container: the batcher, the worker or, with openInference.image, the model
+	// server. The GPU is set by workers.gpu.
 	// +optional
 	Resources corev1.ResourceRequirements `json:"resources,omitzero"`
 

@@ -116,12 +116,14 @@ func run(f flags) error {
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme: scheme,
 		Cache:  caches,
-		// A reconcile that follows a write sees it: no decision is taken twice because a cache is late.
-		Client:                        client.Options{Cache: &client.CacheOptions{EnableReadYourWritesConsistency: ptr.To(true)}},
+		// A reconcile that follows a write sees it: no decision is taken twice because a cache is late. The
+		// option does not work with caches of several namespaces; there a late cache costs a write that changes nothing.
+		Client:                        client.Options{Cache: &client.CacheOptions{EnableReadYourWritesConsistency: ptr.To(len(caches.DefaultNamespaces) < 2)}},
 		Metrics:                       metricsOptions(f),
 		HealthProbeBindAddress:        f.probeAddr,
 		LeaderElection:                f.leaderElect,
 		LeaderElectionID:              leaderElectionID,
+		LeaderElectionNamespace:       f.operator.Namespace,
 		LeaderElectionReleaseOnCancel: true, // the process ends right after the manager, see main
 	})
 	if err != nil {

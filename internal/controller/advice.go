@@ -7,14 +7,21 @@ import (
 	"sluice.dev/sluice/internal/fleet"
 )
 
-// troubled is the worker whose trouble is to be told: the first that is not Ready and has any.
+// troubled is the worker whose trouble is to be told: the first that is not Ready and has any. One that has
+// ended was replaced already, and is told of only when no other has trouble.
 func troubled(workers []fleet.Worker) *fleet.Worker {
+	var ended *fleet.Worker
 	for i := range workers {
-		if w := &workers[i]; w.Trouble != "" && w.Phase != fleet.WorkerReady && w.Phase != fleet.WorkerDraining {
+		w := &workers[i]
+		switch {
+		case w.Trouble == "" || w.Phase == fleet.WorkerReady || w.Phase == fleet.WorkerDraining:
+		case w.Phase == fleet.WorkerEnded:
+			ended = w
+		default:
 			return w
 		}
 	}
-	return nil
+	return ended
 }
 
 // condensed names a trouble by one reason where the kubelet alternates between two: a condition whose reason

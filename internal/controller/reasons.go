@@ -30,27 +30,25 @@ const (
 	ReasonNameTaken       = "NameTaken"
 	ReasonUnschedulable   = "Unschedulable"
 	ReasonGPULost         = "GPULost"
-	ReasonRolloutBlocked  = "RolloutBlocked"
 	ReasonTierFound       = "TierFound"
 	ReasonTierUnknown     = "TierUnknown"
 	ReasonNoPool          = "NoPool"
 	ReasonKeyDuplicate    = "KeyDuplicate"
-	ReasonNoKeys          = "NoKeys"
 	ReasonApplyFailed     = "ApplyFailed"
 	reasonUnexpectedAdmit = "UnexpectedAdmissionError" // the kubelet's word for a device that is not there
 )
 
 // Reasons of events.
 const (
-	EventScaledUp      = "ScaledUp"
-	EventScaledDown    = "ScaledDown"
-	EventZoneChanged   = "ZoneChanged"
-	EventWrongWorker   = "WrongWorkerLeft"
-	EventNameTaken     = "NameTaken"
-	EventReady         = "Ready"
-	EventNotReady      = "NotReady"
-	EventNoCapacity    = "CapacityMissing"
-	EventReplicaSeeded = "ReplicasSeeded"
+	EventScaledUp     = "ScaledUp"
+	EventScaledDown   = "ScaledDown"
+	EventZoneChanged  = "ZoneChanged"
+	EventWrongWorker  = "WrongWorkerLeft"
+	EventNameTaken    = "NameTaken"
+	EventReady        = "Ready"
+	EventNotReady     = "NotReady"
+	EventNoCapacity   = "CapacityMissing"
+	EventRolloutShort = "RolloutOverload"
 )
 
 // actionReconcile is the action of every event: what the operator was doing.

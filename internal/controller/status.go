@@ -105,11 +105,15 @@ func weighty(a, b *v1alpha1.InferencePoolStatus) bool {
 		!equality.Semantic.DeepEqual(bare(a.Conditions), bare(b.Conditions))
 }
 
-// bare are conditions by what programs look at.
+// bare are conditions by what programs look at. The reason of Scaling says what holds it this moment, and
+// noise in the load changes it: it is as light as a number.
 func bare(conditions []metav1.Condition) map[string]string {
 	m := make(map[string]string, len(conditions))
 	for _, c := range conditions {
 		m[c.Type] = fmt.Sprint(c.Status, c.Reason, c.ObservedGeneration)
+		if c.Type == ConditionScaling {
+			m[c.Type] = fmt.Sprint(c.Status, c.ObservedGeneration)
+		}
 	}
 	return m
 }

@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
@@ -37,6 +38,8 @@ var _ = BeforeSuite(func() {
 	env := &envtest.Environment{
 		CRDDirectoryPaths:     []string{filepath.Join("..", "..", "config", "crd", "bases")},
 		ErrorIfCRDPathMissing: true,
+		// A busy machine of two cores takes half a minute; the default of 20 s gives up.
+		ControlPlaneStartTimeout: 3 * time.Minute,
 	}
 	var err error
 	restConfig, err = env.Start()

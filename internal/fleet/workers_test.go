@@ -1,0 +1,91 @@
+package fleet
+
+import (
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+func TestStatesOfWorkers(t *testing.T) {
+	const coldStart = time.Minute
+	now := time.Unix(1_000_000, 0)
+	waiting := func(reason string) []corev1.ContainerStatus {
+		return []corev1.ContainerStatus{{Name: "worker", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: "m"}}}}
+	}
+	for _, c := range []struct {
+		name    string
+		age     time.Duration
+		change  func(*corev1.Pod)
+		phase   WorkerPhase
+		trouble string
+	}{
+		{"just created", 0, func(p *corev1.Pod) { p.Spec.NodeName = "" }, WorkerPending, ""},
+		{"no node yet", 30 * time.Second, func(p *corev1.Pod) {
+			p.Spec.NodeName = ""
+			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable", Message: "no GPU"}}
+		}, WorkerPending, "Unschedulable"},
+		{"no node for longer than coldStart", 2 * time.Minute, func(p *corev1.Pod) { p.Spec.NodeName = "" }, WorkerUnschedulable, ""},
+		{"loads", 30 * time.Second, func(*corev1.Pod) {}, WorkerStarting, ""},
+		{"loads, by the kubelet's words", 30 * time.Second, func(p *corev1.Pod) { p.Status.ContainerStatuses = waiting("ContainerCreating") }, WorkerStarting, ""},
+		{"loads for longer than coldStart", 2 * time.Minute, func(*corev1.Pod) {}, WorkerFailing, "NotReady"},
+		{"no image", 30 * time.Second, func(p *corev1.Pod) { p.Status.ContainerStatuses = waiting("ErrImagePull") }, WorkerStarting, "ErrImagePull"},
+		{"crashes", 2 * time.Minute, func(p *corev1.Pod) { p.Status.ContainerStatuses = waiting("CrashLoopBackOff") }, WorkerFailing, "CrashLoopBackOff"},
+		{"a sidecar without an image", time.Second, func(p *corev1.Pod) { p.Status.InitContainerStatuses = waiting("InvalidImageName") }, WorkerStarting, "InvalidImageName"},
+		{"serves", 2 * time.Minute, func(p *corev1.Pod) {
+			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(now.Add(-time.Minute))}}
+		}, WorkerReady, ""},
+		{"serves on a GPU that fails", 2 * time.Minute, func(p *corev1.Pod) {
+			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+			p.Status.ContainerStatuses = []corev1.ContainerStatus{{AllocatedResourcesStatus: []corev1.ResourceStatus{{
+				Name: "nvidia.com/gpu", Resources: []corev1.ResourceHealth{{ResourceID: "gpu-3", Health: corev1.ResourceHealthStatusUnhealthy}},
+			}}}}
+		}, WorkerReady, TroubleGPUUnhealthy},
+		{"leaves, though Ready", 2 * time.Minute, func(p *corev1.Pod) {
+			p.DeletionTimestamp = &metav1.Time{Time: now}
+			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+		}, WorkerDraining, ""},
+		{"refused by the kubelet: its GPU is gone", time.Second, func(p *corev1.Pod) {
+			p.Status.Phase, p.Status.Reason = corev1.PodFailed, "UnexpectedAdmissionError"
+		}, WorkerEnded, "UnexpectedAdmissionError"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "w", CreationTimestamp: metav1.NewTime(now.Add(-c.age))}, Spec: corev1.PodSpec{NodeName: "n"}}
+			c.change(&p)
+			w := Workers([]corev1.Pod{p}, now, coldStart)[0]
+			if w.Phase != c.phase || w.Trouble != c.trouble {
+				t.Errorf("%s %q, want %s %q", w.Phase, w.Trouble, c.phase, c.trouble)
+			}
+		})
+	}
+}
+
+func TestColdStartIsFromCreationToReady(t *testing.T) {
+	created := time.Unix(1_000_000, 0)
+	p := corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(created)},
+		Status:     corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(created.Add(42 * time.Second))}}},
+	}
+	if w := Workers([]corev1.Pod{p}, created.Add(time.Hour), time.Minute)[0]; w.ColdStart != 42*time.Second {
+		t.Errorf("%v", w.ColdStart)
+	}
+}
+
+func TestOnlyReadyBatchersThatStayAreScraped(t *testing.T) {
+	pod := func(name, ip string, ready corev1.ConditionStatus, leaving bool) corev1.Pod {
+		p := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.PodStatus{PodIP: ip, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: ready}}}}
+		if leaving {
+			p.DeletionTimestamp = &metav1.Time{}
+		}
+		return p
+	}
+	got := Targets([]corev1.Pod{
+		pod("d", "10.0.0.4", corev1.ConditionTrue, false), pod("a", "10.0.0.1", corev1.ConditionTrue, false),
+		pod("b", "10.0.0.2", corev1.ConditionFalse, false), pod("c", "10.0.0.3", corev1.ConditionTrue, true),
+		pod("e", "", corev1.ConditionTrue, false),
+	})
+	if len(got) != 2 || got[0].Name != "a" || got[1].Name != "d" {
+		t.Errorf("%+v", got)
+	}
+}
