@@ -52,7 +52,7 @@ func resume(pool *v1alpha1.InferencePool) *memory {
 		uid:     pool.UID,
 		scaling: state.Resumed(),
 		workers: int(pool.Status.Workers.Desired), batcherCount: int(pool.Status.Batchers.Desired),
-		zone:     zone.State{Name: zone.Name(z.Name), Since: instant(z.Since), CalmSince: instant(z.CalmSince)},
+		zone:     zone.State{Name: zone.Name(z.Name), Reason: z.Reason, Since: instant(z.Since), CalmSince: instant(z.CalmSince)},
 		verified: map[childKey]verified{},
 	}
 }
