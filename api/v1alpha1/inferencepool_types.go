@@ -309,9 +309,9 @@ type ScaleDownSpec struct {
 	// belowPercent is the utilization below which one worker is removed once it has lasted for window.
 	// +optional
 	// +kubebuilder:default=50
-	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=90
-	BelowPercent int32 `json:"belowPercent"`
+	BelowPercent int32 `json:"belowPercent,omitempty"`
 
 	// window is how long utilization must stay below belowPercent. Between 1s and 24h.
 	// +optional

@@ -168,14 +168,14 @@ func (w *world) condition(pool, kind string) metav1.Condition {
 	return *c
 }
 
-// load makes every batcher report: offered requests/s, all of the first tier, and a queue.
+// load makes every batcher report: offered requests/s, all of the lowest tier, and a queue.
 func (w *world) load(offered float64, depth int) {
 	w.reports.mu.Lock()
 	defer w.reports.mu.Unlock()
 	rounds := w.reports.load.Rounds
 	w.reports.load = fleet.Load{
 		Rounds: rounds, Complete: true, Sources: 2, Offered: offered, Depth: depth,
-		ByTier: map[string]float64{"enterprise": offered}, Queued: map[string]int{"enterprise": depth},
+		ByTier: map[string]float64{"free": offered}, Queued: map[string]int{"free": depth},
 		ServiceTime: 100 * time.Millisecond, Views: map[string]fleet.WorkerView{},
 	}
 }

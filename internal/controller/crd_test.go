@@ -35,7 +35,7 @@ func parsePool(namespace, name, spec string) *unstructured.Unstructured {
 }
 
 // strict is how kubectl applies: unknown fields are errors.
-var strict = &client.CreateOptions{Raw: &metav1.CreateOptions{FieldValidation: metav1.FieldValidationStrict}}
+var strict = client.FieldValidation(metav1.FieldValidationStrict)
 
 var _ = Describe("the API", func() {
 	It("has CRDs that every tool can apply", func() {

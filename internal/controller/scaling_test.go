@@ -110,7 +110,7 @@ var _ = Describe("scaling", func() {
 				}
 				Expect(w.mark("a-w1")).To(BeEmpty())
 			}
-			Expect(w.replicas("a-worker")).To(Equal(int32(2)))
+			Expect(w.replicas("a-worker")).To(Equal(int32(2)), w.condition("a", ConditionScaling).Message)
 			Expect(w.mark("a-w1")).To(Equal(victimCost))
 			Expect(w.mark("a-w0")).To(BeEmpty())
 			Expect(w.pool("a").Status.Scaling.Victim).To(Equal("a-w1"))
@@ -155,7 +155,7 @@ var _ = Describe("scaling", func() {
 			w.ticks(12, "a")
 			Expect(w.replicas("a-worker")).To(Equal(int32(3)), "24 s of a new window")
 			w.ticks(6, "a")
-			Expect(w.replicas("a-worker")).To(Equal(int32(2)))
+			Expect(w.replicas("a-worker")).To(Equal(int32(2)), w.condition("a", ConditionScaling).Message)
 		})
 	})
 

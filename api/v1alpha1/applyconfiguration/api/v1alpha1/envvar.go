@@ -12,7 +12,7 @@ package v1alpha1
 type EnvVarApplyConfiguration struct {
 	// name of the variable.
 	Name *string `json:"name,omitempty"`
-	// value, as it stands.
+	// value of the variable, as it stands.
 	Value *string `json:"value,omitempty"`
 	// configMapKeyRef takes the value from a ConfigMap of the namespace.
 	ConfigMapKeyRef *KeyRefApplyConfiguration `json:"configMapKeyRef,omitempty"`

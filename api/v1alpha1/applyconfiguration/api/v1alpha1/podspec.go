@@ -22,7 +22,8 @@ type PodSpecApplyConfiguration struct {
 	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
 	// tolerations allow tainted nodes.
 	Tolerations []v1.Toleration `json:"tolerations,omitempty"`
-	// resources of the main container. The GPU is set by workers.gpu.
+	// resources of the main container: the batcher, the worker or, with openInference.image, the model
+	// server. The GPU is set by workers.gpu.
 	Resources *v1.ResourceRequirements `json:"resources,omitempty"`
 	// env of the main container.
 	Env []EnvVarApplyConfiguration `json:"env,omitempty"`
