@@ -23,7 +23,7 @@ type InferencePoolStatus struct {
 
 	// queue is what waits.
 	// +optional
-	Queue QueueStatus `json:"queue,omitzero"`
+	Queue QueueStatus `json:"queue,omitempty"`
 
 	// workers are the GPU workers.
 	// +optional

@@ -13,6 +13,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -88,6 +89,13 @@ var _ = Describe("an InferencePool", func() {
 		w.ticks(2, "a")
 		Expect(w.condition("a", ConditionReady)).To(And(HaveField("Status", metav1.ConditionTrue), HaveField("ObservedGeneration", int64(1))))
 		Expect(w.pool("a").Status.Workers.Summary).To(Equal("2/2"))
+		raw := &unstructured.Unstructured{}
+		raw.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("InferencePool"))
+		Expect(api.Get(ctx, w.key("a"), raw)).To(Succeed())
+		depth, shown, err := unstructured.NestedInt64(raw.Object, "status", "queue", "depth")
+		Expect(err).NotTo(HaveOccurred())
+		Expect(shown).To(BeTrue(), "an empty queue is shown as 0")
+		Expect(depth).To(BeZero())
 		Expect(w.pool("a").Status.Zone.Name).To(Equal(v1alpha1.ZoneGreen))
 	})
 

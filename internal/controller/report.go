@@ -60,7 +60,7 @@ func (r *InferencePoolReconciler) tell(pool *v1alpha1.InferencePool, old, next *
 	}
 	if old.Zone.Name != next.Zone.Name {
 		kind := corev1.EventTypeNormal
-		if next.Zone.Name == v1alpha1.ZoneRed {
+		if next.Zone.Name == v1alpha1.ZoneRed && old.Zone.Name != "" { // a new pool has no capacity yet: no warning
 			kind = corev1.EventTypeWarning
 		}
 		r.event(pool, kind, EventZoneChanged, "zone %s: %s (%s)", next.Zone.Name, next.Zone.Message, next.Zone.Reason)

@@ -74,8 +74,7 @@ func trimPod(obj any) (any, error) {
 	return pod, nil
 }
 
-// SetupWithManager registers the reconciler. rounds gets the name of a pool whenever its batchers were
-// scraped: see Ticks.
+// SetupWithManager registers the reconciler, woken by ticks after each scrape of a pool.
 func (r *InferencePoolReconciler) SetupWithManager(mgr ctrl.Manager, ticks *Ticks) error {
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("inferencepool").
