@@ -47,7 +47,7 @@ func TestPropertiesOverRandomTraces(t *testing.T) {
 		look := f.observe
 		f.observe = func(o *Observation) { look(o); last = *o }
 
-		var lastDown time.Duration = -time.Hour
+		lastDown := -time.Hour
 		for range 3 * 1800 {
 			before := f.replicas
 			d := f.step()

@@ -23,7 +23,7 @@ func ReadTrace(path string) (Load, error) {
 	if err != nil {
 		return Load{}, err
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }() // only read
 	l, err := parseTrace(f)
 	if err != nil {
 		return Load{}, fmt.Errorf("%s: %w", path, err)

@@ -44,7 +44,6 @@ type nodes struct {
 	byName  map[string]*worker
 	made    int
 	want    int // spec.replicas
-	busy    time.Duration
 }
 
 // begin makes n workers that are Ready.
