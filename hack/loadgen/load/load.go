@@ -67,7 +67,8 @@ type Plan struct {
 	// schedule's peak rate need.
 	Connections int
 	// MaxConnections bounds the connections at any time; a request that finds none ends as NoConnection.
-	// Default 20000.
+	// Default: one second of the peak rate, at least 1000. More only make a machine that is behind fall
+	// further behind: what opens and feeds them is what it lacks.
 	MaxConnections int
 	Seed           uint64
 	// Left, if set, is called from several goroutines when a client hangs up at random. n is the number of its
@@ -126,7 +127,7 @@ func (p Plan) withDefaults() (Plan, error) {
 		p.Connections = int(0.15*p.Schedule.Peak())/len(p.Targets) + 1
 	}
 	if p.MaxConnections == 0 {
-		p.MaxConnections = 20000
+		p.MaxConnections = max(1000, int(p.Schedule.Peak()))
 	}
 	return p, nil
 }
