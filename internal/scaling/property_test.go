@@ -191,3 +191,21 @@ func TestDecideIsPure(t *testing.T) {
 		t.Errorf("%+v\n%+v\n%+v", first, again, o.Workers)
 	}
 }
+
+// The whole window must have been seen: one incomplete scrape in it starts it again.
+func TestAnIncompleteScrapeStartsTheDownWindowAgain(t *testing.T) {
+	f := newPlant(testPolicy(), 4)
+	f.offered = steady(0.3 * carries)
+	f.run(9 * time.Minute)
+	f.observe = func(o *Observation) { o.Complete = false }
+	f.step()
+	f.observe = nil
+	f.run(9 * time.Minute)
+	if len(f.changes) > 0 {
+		t.Fatalf("removed a worker on a window with a hole: %+v", f.changes)
+	}
+	f.run(2 * time.Minute)
+	if len(f.changes) != 1 {
+		t.Fatalf("changes: %+v", f.changes)
+	}
+}
