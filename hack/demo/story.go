@@ -184,6 +184,7 @@ func startLoad(ctx context.Context, c *cluster, keys map[string]string) error {
 			"securityContext":              map[string]any{"runAsNonRoot": yes, "seccompProfile": map[string]any{"type": "RuntimeDefault"}},
 			"containers": []any{map[string]any{
 				"name": "loadgen", "image": c.image("loadgen"), "imagePullPolicy": "IfNotPresent", "args": args,
+				"resources": map[string]any{"requests": map[string]any{"cpu": "400m"}}, // one that waits for a processor measures itself
 				"securityContext": map[string]any{
 					"allowPrivilegeEscalation": no, "readOnlyRootFilesystem": yes, "runAsUser": 65532,
 					"capabilities": map[string]any{"drop": []string{"ALL"}},

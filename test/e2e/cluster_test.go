@@ -80,9 +80,9 @@ spec:
     maxReplicas: %[3]d
     coldStart: 20s
     backend: {type: Simulated, simulated: {serviceTime: 100ms, startDelay: 2s}}
-    pod: {resources: {requests: {cpu: 10m, memory: 16Mi}}}
+    pod: {resources: {requests: {cpu: 50m, memory: 16Mi}}}
   batchers:
-    pod: {resources: {requests: {cpu: 50m, memory: 32Mi}}}
+    pod: {resources: {requests: {cpu: 200m, memory: 32Mi}}}
 %[4]s`, name, workersMin, workersMax, extra)
 }
 

@@ -11,6 +11,7 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
@@ -81,6 +82,8 @@ func startLoad(ctx context.Context, ns, pool, schedule string, tiers ...tierLoad
 			},
 			Containers: []corev1.Container{{
 				Name: "loadgen", Image: env.image("loadgen"), ImagePullPolicy: corev1.PullIfNotPresent, Args: args,
+				// A load generator that waits for a processor measures itself.
+				Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("400m")}},
 				SecurityContext: &corev1.SecurityContext{
 					AllowPrivilegeEscalation: ptr.To(false), ReadOnlyRootFilesystem: ptr.To(true), RunAsUser: ptr.To[int64](65532),
 					Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
