@@ -89,7 +89,7 @@ func (s *apiServer) stop() {
 // writes are the writing requests that the API server has answered, by verb and resource. Leases are left
 // out: leader election and the API server's own identity renew them for ever.
 func (s *apiServer) writes(ctx context.Context) (map[string]float64, error) {
-	samples, err := scrape(ctx, s.http, s.config.Host+"/metrics", "apiserver_request_total")
+	samples, err := scrape(ctx, s.http, strings.TrimRight(s.config.Host, "/")+"/metrics", "apiserver_request_total")
 	if err != nil {
 		return nil, err
 	}

@@ -126,7 +126,7 @@ func errorsLogged(dir string) (int, error) {
 func (m *manager) rssMB() (float64, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", m.cmd.Process.Pid))
 	if err != nil {
-		return 0, err
+		return 0, errors.Join(m.alive(), err)
 	}
 	for l := range strings.Lines(string(b)) {
 		if v, ok := strings.CutPrefix(l, "VmRSS:"); ok {
@@ -144,7 +144,7 @@ const ticksPerSecond = 100
 func (m *manager) cpuSeconds() (float64, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", m.cmd.Process.Pid))
 	if err != nil {
-		return 0, err
+		return 0, errors.Join(m.alive(), err)
 	}
 	// The name may contain spaces; user and system time are the 14th and 15th field, the name the 2nd.
 	f := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))

@@ -56,13 +56,23 @@ func (b *bench) measureFleet(ctx context.Context, steady time.Duration) (figures
 // holds back numbers, 10 s.
 const calm = 14 * time.Second
 
-// settle waits until nothing is written, five minutes at most: a fleet that never settles is measured as it
-// is.
+// settling bounds the wait for it: a fleet that never comes to rest is measured as it is.
+const settling = 2 * time.Minute
+
+// settle waits until nothing is written.
 func (b *bench) settle(ctx context.Context) error {
-	end := time.Now().Add(5 * time.Minute)
-	var before map[string]float64
-	since := time.Now()
-	for time.Now().Before(end) && time.Since(since) < calm {
+	end := time.Now().Add(settling)
+	before, err := b.api.writes(ctx)
+	if err != nil {
+		return err
+	}
+	first, since := before, time.Now()
+	for time.Since(since) < calm {
+		if time.Now().After(end) {
+			_, by := grown(first, before)
+			say("not at rest after %s: %v", settling, by)
+			break
+		}
 		after, err := b.api.writes(ctx)
 		if err != nil {
 			return err
@@ -173,7 +183,7 @@ func (b *bench) newPool(ctx context.Context, name string) (time.Duration, error)
 	}
 }
 
-// jammed makes a queue in a pool: the times until the workers' replicas grow and until a watcher of the zone
+// jammed makes a queue in a pool, by twice the load that it can serve: the times until the workers' replicas grow and until a watcher of the zone
 // document sees Red.
 func (b *bench) jammed(ctx context.Context, name string) (patched, red time.Duration, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("no reaction to a queue in pool %s within %s", name, patience))
@@ -191,6 +201,7 @@ func (b *bench) jammed(ctx context.Context, name string) (patched, red time.Dura
 
 	load := b.plane.load(name)
 	began := time.Now()
+	load.setRate(2 * capacity)
 	load.setJam(jam)
 	type instant struct {
 		at  time.Time

@@ -118,12 +118,13 @@ func bare(conditions []metav1.Condition) map[string]string {
 	return m
 }
 
-// writeStatus applies the status when it differs, numbers alone at most every 10 s. It says whether it wrote.
+// writeStatus applies the status when it differs, numbers alone when they differ by more than noise and at
+// most every 10 s. It says whether it wrote.
 func (r *InferencePoolReconciler) writeStatus(ctx context.Context, pool *v1alpha1.InferencePool, next *v1alpha1.InferencePoolStatus, m *memory, now time.Time) (bool, error) {
 	if equality.Semantic.DeepEqual(&pool.Status, next) {
 		return false, nil
 	}
-	if !weighty(&pool.Status, next) && now.Sub(m.written) < quiet {
+	if !weighty(&pool.Status, next) && (now.Sub(m.written) < quiet || noise(&pool.Status, next)) {
 		return false, nil
 	}
 	status := v1alpha1ac.InferencePoolStatus()
