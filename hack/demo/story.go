@@ -91,8 +91,9 @@ func oneRequest(ctx context.Context, c *cluster, key string) error {
 	forward, cancel := context.WithCancel(ctx)
 	defer cancel()
 	cmd := c.command(forward, "-n", namespace, "port-forward", "service/"+pool, ":80")
+	cmd.Stdout = nil
 	out, err := cmd.StdoutPipe()
-	if cmd.Stdout = nil; err != nil {
+	if err != nil {
 		return err
 	}
 	if err := cmd.Start(); err != nil {
@@ -170,7 +171,7 @@ func underLoad(ctx context.Context, c *cluster, keys map[string]string) error {
 // startLoad starts the load generator as a pod in the cluster.
 func startLoad(ctx context.Context, c *cluster, keys map[string]string) error {
 	ip := strings.TrimSpace(c.output(ctx, "-n", namespace, "get", "service", pool, "-o", "jsonpath={.spec.clusterIP}"))
-	args := []string{"--url", "http://" + ip, "--model", pool, "--phase", schedule, "--give-up", "2s", "--json", "-"}
+	args := []string{"--url", "http://" + ip, "--model", pool, "--phase", schedule, "--json", "-", "--quiet"}
 	for _, t := range tenants {
 		args = append(args, "--tier", fmt.Sprintf("%s=%d,key=%s", t.tier, t.weight, keys[t.tier]))
 	}
@@ -234,7 +235,7 @@ type observed struct {
 // follow prints the pool's state every two seconds until the load generator is done.
 func follow(ctx context.Context, c *cluster) (observed, error) {
 	seen := observed{zones: map[string]bool{}}
-	began := time.Now()
+	began, last := time.Now(), ""
 	fmt.Printf("\n   %5s  %-7s %6s %8s %9s %6s   %s\n", "time", "ZONE", "QUEUE", "WORKERS", "OFFERED/s", "UTIL", "WHY")
 	tick := time.NewTicker(2 * time.Second)
 	defer tick.Stop()
@@ -248,8 +249,11 @@ func follow(ctx context.Context, c *cluster) (observed, error) {
 					why = cond.Message
 				}
 			}
-			fmt.Printf("   %4.0f s  %s %6d %8s %9d %6s   %s\n", time.Since(began).Seconds(), colour(s.Zone.Name), s.Queue.Depth,
-				s.Workers.Summary, s.OfferedPerSecond, s.Utilization, why)
+			line := fmt.Sprintf("%s %6d %8s %9d %6s   %s", colour(s.Zone.Name), s.Queue.Depth, s.Workers.Summary, s.OfferedPerSecond, s.Utilization, why)
+			if line != last { // the operator writes numbers every 10 s, what matters at once
+				fmt.Printf("   %4.0f s  %s\n", time.Since(began).Seconds(), line)
+				last = line
+			}
 			seen.add(s.Zone.Name, s.Workers.Ready, s.Workers.Desired)
 		}
 		phase := c.output(ctx, "-n", namespace, "get", "pod", "loadgen", "-o", "jsonpath={.status.phase}")

@@ -16,6 +16,7 @@ import (
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
@@ -93,6 +94,10 @@ func (r *InferencePoolReconciler) Reconcile(ctx context.Context, req ctrl.Reques
 	}
 	p := decide(pool, seen, m, r.Options)
 	applyErr := r.apply(ctx, pool, seen, p, m)
+	if apierrors.HasStatusCause(applyErr, corev1.NamespaceTerminatingCause) {
+		r.forget(req.NamespacedName) // the pool goes with its namespace, its children before or after it
+		return ctrl.Result{}, nil
+	}
 	err = r.report(ctx, pool, seen, p, m, applyErr)
 	if err = errors.Join(applyErr, err); err != nil {
 		return ctrl.Result{}, err
