@@ -96,10 +96,13 @@ func (r runner) Run(ctx context.Context, b *batching.Batch) batching.Outcome {
 
 // WorkerLost implements batching.LossListener: the worker is asked how it is.
 func (r runner) WorkerLost(addr string) {
+	// When the last one is lost, all are asked at once, however long they were to be left alone: a pause of
+	// this process makes every batch time out, and must not cost seconds without capacity after it.
+	none := r.e.Snapshot().Live == 0
 	r.e.mu.Lock()
 	defer r.e.mu.Unlock()
 	for ep, p := range r.e.probes {
-		if ep.Addr == addr {
+		if ep.Addr == addr || none {
 			p.wake()
 		}
 	}

@@ -89,8 +89,8 @@ func (p *prober) quiet(view string) time.Duration {
 // hold is the time between a failed batch and the first question.
 func (p *prober) hold() time.Duration {
 	_, _, streak := p.e.WorkerView(p.ep.Addr)
-	if streak < 2 {
-		return 0
+	if streak < 2 || p.e.Snapshot().Live == 0 {
+		return 0 // with no other worker alive there is nobody to spare, and the fault is hardly this one's
 	}
 	return jitter(min(holdLast, holdFirst<<min(streak-2, 10)))
 }
