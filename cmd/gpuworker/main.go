@@ -85,7 +85,8 @@ func serve(ctx context.Context, c config, listener net.Listener, log *slog.Logge
 	}
 	release()
 	select {
-	case <-supervised: // the backend is closed
+	case e := <-supervised: // the backend is closed
+		err = errors.Join(err, e)
 	case <-graceful.Done():
 		err = errors.Join(err, context.Cause(graceful))
 	}

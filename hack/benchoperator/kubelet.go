@@ -169,7 +169,7 @@ func (k *kubelets) run(ctx context.Context, d *appsv1.Deployment) (string, error
 	case workload.ComponentWorker:
 		ip = k.plane.addWorker(pool, name)
 	default:
-		return "", fmt.Errorf("Pod %s is neither batcher nor worker but %q", name, component)
+		return "", fmt.Errorf("pod %s is neither batcher nor worker but %q", name, component)
 	}
 	now := metav1.Now()
 	yes := func(t corev1.PodConditionType) corev1.PodCondition {

@@ -76,7 +76,7 @@ func run(ctx context.Context, o options) error {
 	if o.keep {
 		say("logs are in %s", dir)
 	} else {
-		defer os.RemoveAll(dir)
+		defer func() { _ = os.RemoveAll(dir) }()
 	}
 	if err := measure(ctx, o, dir, r); err != nil {
 		if ctx.Err() != nil {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -78,7 +79,7 @@ func outcome(b *batching.Batch, status int, data []byte) batching.Outcome {
 	if json.Unmarshal(data, &p) != nil || p.Code == "" {
 		return batching.Outcome{Kind: batching.Crashed, Detail: fmt.Sprintf("worker %s answered %d without a problem", b.Worker, status)}
 	}
-	return refused(b, p)
+	return refused(p)
 }
 
 // encode returns the body for b. It is not from a pool: the transport may read it for a while after an
@@ -145,14 +146,15 @@ func (c *client) call(ctx context.Context, method, addr, path string, body *byte
 // onKept says whether err may be that of a kept connection that the worker had closed: not one byte of an
 // answer came.
 func onKept(err error) bool {
-	e, ok := err.(*sendError)
-	return ok && e.reused
+	var e *sendError
+	return errors.As(err, &e) && e.reused
 }
 
 // failed is the outcome of a call that got no answer.
 func failed(ctx context.Context, err error) batching.Outcome {
 	connected := true
-	if e, ok := err.(*sendError); ok {
+	var e *sendError
+	if errors.As(err, &e) {
 		connected = e.connected
 	}
 	switch {
@@ -177,7 +179,7 @@ func answered(b *batching.Batch, data []byte) batching.Outcome {
 }
 
 // refused is the outcome of a problem.
-func refused(b *batching.Batch, p wire.Problem) batching.Outcome {
+func refused(p wire.Problem) batching.Outcome {
 	o := batching.Outcome{Detail: p.Code + ": " + p.Message}
 	switch p.Code {
 	case wire.CodeBusy:
