@@ -4,8 +4,8 @@
 //
 // It has a client of its own because it shares two cores with what it measures. One goroutine writes every
 // request when it is due on an idle HTTP/1.1 connection, and one goroutine for each connection reads its
-// answer: no goroutine, timer or header map for each request. Measured against a bare net/http echo server at
-// 10,000 requests/s it takes CPU_PER_REQUEST of CPU a request; net/http's client takes about four times that.
+// answer: no goroutine, timer or header map for each request. Against a bare net/http echo server at 10,000
+// requests/s it took 45 to 51 us of CPU a request on a busy machine, nearly all of it system calls.
 package load
 
 import (
