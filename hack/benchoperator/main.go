@@ -80,15 +80,11 @@ func run(ctx context.Context, o options) error {
 	}
 	if err := measure(ctx, o, dir, r); err != nil {
 		if ctx.Err() != nil {
-			return errors.New("interrupted; nothing was written")
+			return errors.New("interrupted")
 		}
 		return err
 	}
-	r.judge()
 	if err := r.table(os.Stdout); err != nil {
-		return err
-	}
-	if err := r.write(o.out); err != nil {
 		return err
 	}
 	if o.strict && len(r.Missed) > 0 {
@@ -97,7 +93,7 @@ func run(ctx context.Context, o options) error {
 	return nil
 }
 
-// measure fills r. Whatever it starts has ended when it returns.
+// measure fills r and writes it, after each fleet. Whatever it starts has ended when it returns.
 func measure(ctx context.Context, o options, dir string, r *result) error {
 	say("starting etcd and kube-apiserver")
 	api, err := startAPIServer(ctx, dir)
@@ -132,16 +128,23 @@ func measure(ctx context.Context, o options, dir string, r *result) error {
 	if r.UpgradeTemplateChanges, err = b.upgrade(ctx); err != nil {
 		return fmt.Errorf("upgrade: %w", err)
 	}
-	if o.big > 0 {
-		if err := b.grow(ctx, o.big); err != nil {
-			return err
-		}
-		big, err := b.measureFleet(ctx, o.steady)
-		if err != nil {
-			return err
-		}
-		r.Big = &big
+	if r.ErrorsLogged, err = errorsLogged(dir); err != nil {
+		return err
 	}
-	r.ErrorsLogged, err = errorsLogged(dir)
-	return err
+	if err := r.write(o.out); err != nil || o.big == 0 {
+		return err
+	}
+	// What was measured so far stands, whatever becomes of the larger fleet.
+	if err := b.grow(ctx, o.big); err != nil {
+		return err
+	}
+	big, err := b.measureFleet(ctx, o.steady)
+	if err != nil {
+		return err
+	}
+	r.Big = &big
+	if r.ErrorsLogged, err = errorsLogged(dir); err != nil {
+		return err
+	}
+	return r.write(o.out)
 }

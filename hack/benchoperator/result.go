@@ -138,7 +138,9 @@ func number(v float64) string {
 	return fmt.Sprintf("%.1f", v)
 }
 
+// write judges the figures and writes the file.
 func (r *result) write(file string) error {
+	r.judge()
 	b, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
 		return err
