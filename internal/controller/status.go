@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -133,6 +134,9 @@ func (r *InferencePoolReconciler) writeStatus(ctx context.Context, pool *v1alpha
 	}
 	err := r.Client.Status().Apply(ctx, v1alpha1ac.InferencePool(pool.Name, pool.Namespace).WithStatus(status),
 		client.FieldOwner(FieldManager), client.ForceOwnership)
+	if apierrors.IsNotFound(err) {
+		return false, nil // deleted meanwhile
+	}
 	if err != nil {
 		return false, fmt.Errorf("write the status: %w", err)
 	}
