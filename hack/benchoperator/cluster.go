@@ -52,6 +52,8 @@ func startAPIServer(ctx context.Context, dir string) (*apiServer, error) {
 		ControlPlaneStartTimeout: 5 * time.Minute,
 		ControlPlaneStopTimeout:  time.Minute,
 	}
+	// envtest's own range has room for 254 Services.
+	s.env.ControlPlane.GetAPIServer().Configure().Set("service-cluster-ip-range", "10.0.0.0/16")
 	var err error
 	if s.config, err = s.env.Start(); err != nil {
 		return nil, fmt.Errorf("start the API server: %w", err)

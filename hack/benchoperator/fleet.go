@@ -34,6 +34,7 @@ type bench struct {
 	leader   *manager
 	pools    int // steady ones
 	extra    int // pools made for one measurement, so far
+	settling time.Duration
 }
 
 // creators is how many pools are created at once.

@@ -22,6 +22,7 @@ import (
 type options struct {
 	pools, big int
 	steady     time.Duration
+	settle     time.Duration
 	out        string
 	binary     string
 	keep       bool
@@ -53,6 +54,7 @@ func parse(args []string) (options, error) {
 	fs.IntVar(&o.pools, "pools", 200, "pools")
 	fs.IntVar(&o.big, "big", 1000, "pools of the second size; 0 measures only the first")
 	fs.DurationVar(&o.steady, "steady", 2*time.Minute, "for how long a fleet in which nothing happens is watched")
+	fs.DurationVar(&o.settle, "settle", 2*time.Minute, "how long to wait at most for the writes of a new fleet to end")
 	fs.StringVar(&o.out, "o", "bin/bench-operator.json", "where the figures go")
 	fs.StringVar(&o.binary, "manager", "bin/manager", "the operator to measure")
 	fs.BoolVar(&o.keep, "keep", false, "keep the operators' logs")
@@ -109,7 +111,7 @@ func measure(ctx context.Context, o options, dir string, r *result) error {
 	if err != nil {
 		return err
 	}
-	b := &bench{api: api, plane: plane, kubelets: nodes, binary: o.binary, dir: dir}
+	b := &bench{api: api, plane: plane, kubelets: nodes, binary: o.binary, dir: dir, settling: o.settle}
 	if b.leader, err = startManager(o.binary, dir, "first", api, images("1")...); err != nil {
 		return err
 	}

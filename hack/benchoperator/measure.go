@@ -56,12 +56,10 @@ func (b *bench) measureFleet(ctx context.Context, steady time.Duration) (figures
 // holds back numbers, 10 s.
 const calm = 14 * time.Second
 
-// settling bounds the wait for it: a fleet that never comes to rest is measured as it is.
-const settling = 2 * time.Minute
-
-// settle waits until nothing is written.
+// settle waits until nothing is written, for b.settling at most: a fleet that never comes to rest is measured
+// as it is.
 func (b *bench) settle(ctx context.Context) error {
-	end := time.Now().Add(settling)
+	end := time.Now().Add(b.settling)
 	before, err := b.api.writes(ctx)
 	if err != nil {
 		return err
@@ -70,7 +68,7 @@ func (b *bench) settle(ctx context.Context) error {
 	for time.Since(since) < calm {
 		if time.Now().After(end) {
 			_, by := grown(first, before)
-			say("not at rest after %s: %v", settling, by)
+			say("not at rest after %s: %v", b.settling, by)
 			break
 		}
 		after, err := b.api.writes(ctx)
