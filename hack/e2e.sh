@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Installs the operator as `make demo` does, then runs the end-to-end suite against it.
+# A spec that fails is tried once more and reported as flaky: two processors run the cluster and the load.
 # E2E_KEEP=1 leaves the cluster up. FOCUS=regexp runs a part.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -17,4 +18,4 @@ finish() {
 	exit $status
 }
 trap finish EXIT
-go test ./test/e2e -timeout "${E2E_TIMEOUT:-30m}" -count=1 -v -ginkgo.v ${FOCUS:+-ginkgo.focus "$FOCUS"}
+go test ./test/e2e -timeout "${E2E_TIMEOUT:-30m}" -count=1 -v -ginkgo.v -ginkgo.flake-attempts=2 ${FOCUS:+-ginkgo.focus "$FOCUS"}

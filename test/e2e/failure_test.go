@@ -31,8 +31,7 @@ var _ = Describe("a failure", func() {
 			}).WithContext(ctx).ShouldNot(Succeed())
 		}
 		r := l.report(ctx)
-		r.expectNothingLost()
-		Expect(r.Served).To(Equal(r.Sent), "every request is served: %+v", r.outcomes)
+		r.expectAllServed()
 	})
 
 	It("of a batcher pod is survived by the other", func(ctx context.Context) {
@@ -46,8 +45,7 @@ var _ = Describe("a failure", func() {
 		out, err = kubectl(ctx, "", "-n", ns, "rollout", "status", "deployment/twins-batcher", "--timeout=90s")
 		Expect(err).NotTo(HaveOccurred(), out)
 		r := l.report(ctx)
-		r.expectNothingLost()
-		Expect(r.Served).To(Equal(r.Sent), "a rollout loses nothing: %+v", r.outcomes)
+		r.expectAllServed()
 	})
 
 	It("of the operator in mid-load changes nothing", func(ctx context.Context) {
@@ -71,8 +69,7 @@ var _ = Describe("a failure", func() {
 		out, err := kubectl(ctx, "", "-n", "sluice-system", "rollout", "status", "deployment/sluice-controller-manager", "--timeout=90s")
 		Expect(err).NotTo(HaveOccurred(), out)
 		r := l.report(ctx)
-		r.expectNothingLost()
-		Expect(r.Served).To(Equal(r.Sent), "%+v", r.outcomes)
+		r.expectAllServed()
 		Eventually(func() string { return string(condition(ctx, ns, "orphan", "Ready").Status) }).WithContext(ctx).Should(Equal("True"))
 		Expect(generations()).To(Equal(before), "no Deployment was written")
 	})
