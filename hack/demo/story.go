@@ -18,10 +18,10 @@ import (
 const (
 	pool = "llm-v1"
 
-	// The load, against two workers of 909 requests/s each (100 a batch, 110 ms a cycle): calm; more than
+	// The load, against two workers of 455 requests/s each (50 a batch, 110 ms a cycle): calm; more than
 	// there is (Yellow); more than there is even without the free tier, which is half of it (Red), until the
 	// operator's workers arrive; calm again.
-	schedule = "400rps:15s,2200rps:8s,4200rps:52s,300rps:80s"
+	schedule = "200rps:15s,1100rps:8s,2150rps:52s,150rps:80s"
 )
 
 // tenants are those of config/samples, with their share of the load.
@@ -185,7 +185,7 @@ func startLoad(ctx context.Context, c *cluster, keys map[string]string) error {
 			"securityContext":              map[string]any{"runAsNonRoot": yes, "seccompProfile": map[string]any{"type": "RuntimeDefault"}},
 			"containers": []any{map[string]any{
 				"name": "loadgen", "image": c.image("loadgen"), "imagePullPolicy": "IfNotPresent", "args": args,
-				"resources": map[string]any{"requests": map[string]any{"cpu": "400m"}}, // one that waits for a processor measures itself
+				"resources": map[string]any{"requests": map[string]any{"cpu": "300m"}}, // one that waits for a processor measures itself
 				"securityContext": map[string]any{
 					"allowPrivilegeEscalation": no, "readOnlyRootFilesystem": yes, "runAsUser": 65532,
 					"capabilities": map[string]any{"drop": []string{"ALL"}},
@@ -349,7 +349,7 @@ func verdict(seen observed, r report) error {
 		}
 	}
 	if len(wrong) == 0 {
-		note("\nscaled up to %d workers, shed free users only in proportion, lost and crossed no request, and scaled down again", seen.maxReady)
+		note("scaled up to %d workers, shed free users first, lost and crossed no request, and scaled down again", seen.maxReady)
 	}
 	return errors.Join(wrong...)
 }

@@ -143,4 +143,4 @@ var _ = Describe("a pool", func() {
 
 // demoSchedule is the load of `make demo`, without its first calm: Yellow at once, Red before
 // the workers that were asked for are ready.
-const demoSchedule = "2200rps:8s,4200rps:52s,300rps:80s"
+const demoSchedule = "1100rps:8s,2150rps:52s,150rps:80s"

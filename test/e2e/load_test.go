@@ -100,7 +100,7 @@ func startLoad(ctx context.Context, ns, pool, schedule string, tiers ...tierLoad
 			Containers: []corev1.Container{{
 				Name: "loadgen", Image: env.image("loadgen"), ImagePullPolicy: corev1.PullIfNotPresent, Args: args,
 				// A load generator that waits for a processor measures itself.
-				Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("400m")}},
+				Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("300m")}},
 				SecurityContext: &corev1.SecurityContext{
 					AllowPrivilegeEscalation: ptr.To(false), ReadOnlyRootFilesystem: ptr.To(true), RunAsUser: ptr.To[int64](65532),
 					Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}},
