@@ -10,6 +10,7 @@ import (
 
 	"sluice.dev/sluice/api/v1alpha1"
 	"sluice.dev/sluice/internal/fleet"
+	"sluice.dev/sluice/internal/workload"
 )
 
 // report writes the status once and, only when that succeeded, tells of changes in events and metrics: a
@@ -116,8 +117,11 @@ func (r *InferencePoolReconciler) checkRemoval(pool *v1alpha1.InferencePool, see
 // checkRollout warns as a rollout of workers begins that those which stay cannot carry the load: with maxSurge
 // 0 the rollout takes maxUnavailable of them at a time.
 func (r *InferencePoolReconciler) checkRollout(pool *v1alpha1.InferencePool, seen *observed, p plan, m *memory) {
-	began := p.observation.Rolling && !m.rolling
-	m.rolling = p.observation.Rolling
+	// Not observation.Rolling: that is also true for the moment after a scale-up.
+	d := seen.deployment(workload.WorkerName(pool.Name))
+	replacing := d != nil && d.Status.UpdatedReplicas < d.Status.Replicas
+	began := replacing && !m.rolling
+	m.rolling = replacing
 	out := int(pool.Spec.Workers.Rollout.MaxUnavailable)
 	if !began || out == 0 || p.observation.Ready == 0 {
 		return

@@ -30,11 +30,14 @@ func quickWindows(s *v1alpha1.InferencePoolSpec) {
 }
 
 // observedDeployment plays the controller of Deployments: it has seen the newest template and runs n pods of it.
-func (w *world) observedDeployment(name string, n int32) {
+func (w *world) observedDeployment(name string, n int32) { w.updatedDeployment(name, n, n) }
+
+// updatedDeployment says of a Deployment that updated of its n pods are of the newest template.
+func (w *world) updatedDeployment(name string, n, updated int32) {
 	GinkgoHelper()
 	d := &appsv1.Deployment{}
 	Expect(api.Get(w.ctx, w.key(name), d)).To(Succeed())
-	d.Status = appsv1.DeploymentStatus{ObservedGeneration: d.Generation, Replicas: n, UpdatedReplicas: n, ReadyReplicas: n, AvailableReplicas: n}
+	d.Status = appsv1.DeploymentStatus{ObservedGeneration: d.Generation, Replicas: n, UpdatedReplicas: updated, ReadyReplicas: n, AvailableReplicas: n}
 	Expect(api.Status().Update(w.ctx, d)).To(Succeed())
 }
 
@@ -167,7 +170,9 @@ var _ = Describe("scaling", func() {
 		pool := w.pool("a")
 		pool.Spec.Workers.Pod.Annotations = map[string]string{"rolled": "yes"}
 		Expect(api.Update(ctx, pool)).To(Succeed())
-		w.ticks(3, "a")
+		w.ticks(2, "a")
+		w.updatedDeployment("a-worker", 2, 1)
+		w.ticks(1, "a")
 		Expect(w.events.events).To(ContainElement(And(HavePrefix(EventRolloutShort), ContainSubstring("1 of 2 workers"))))
 	})
 
