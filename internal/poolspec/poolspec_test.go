@@ -1,0 +1,78 @@
+package poolspec
+
+import (
+	"reflect"
+	"strings"
+	"testing"
+)
+
+func TestADocumentIsReadAsItWasWritten(t *testing.T) {
+	want := Default()
+	doc, err := Encode(want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := Decode(doc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("read %+v, wrote %+v", got, want)
+	}
+	if !strings.Contains(doc, `"maxWait":"40ms"`) {
+		t.Errorf("durations are not strings in %s", doc)
+	}
+}
+
+func TestADocumentThatMakesNoSenseIsRefusedByName(t *testing.T) {
+	for _, c := range []struct {
+		name, want string
+		change     func(*Pool)
+	}{
+		{"another version", "version 7", func(p *Pool) { p.Version = 7 }},
+		{"no model", "model", func(p *Pool) { p.Model = "" }},
+		{"no tier", "0 tiers", func(p *Pool) { p.Tiers = nil }},
+		{"a tier twice", "tiers[1].name", func(p *Pool) { p.Tiers[1].Name = p.Tiers[0].Name }},
+		{"a tier without a timeout", "tiers[2]", func(p *Pool) { p.Tiers[2].Timeout = 0 }},
+		{"too much reserved", "reservedPercent", func(p *Pool) { p.Tiers[0].ReservedPercent = 49 }},
+		{"a batch of none", "maxSize", func(p *Pool) { p.Batching.MaxSize = 0 }},
+		{"no inference time", "inferenceTime", func(p *Pool) { p.Batching.InferenceTime = 0 }},
+		{"a timeout shorter than a batch", "inferenceTimeout", func(p *Pool) { p.Batching.InferenceTimeout = p.Batching.InferenceTime }},
+		{"no target", "targetPercent", func(p *Pool) { p.TargetPercent = 0 }},
+	} {
+		p := Default()
+		c.change(&p)
+		if err := p.Validate(); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want an error that names %q", c.name, err, c.want)
+		}
+	}
+	if _, err := Decode(`{"version":1,"modle":"m"}`); err == nil || !strings.Contains(err.Error(), "modle") {
+		t.Errorf("an unknown field: %v", err)
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	doc, _ := Encode(Default())
+	f.Add(doc)
+	f.Add(`{"version":1,"batching":{"maxWait":"1h"}}`)
+	f.Fuzz(func(t *testing.T, s string) {
+		p, err := Decode(s)
+		if err != nil {
+			return
+		}
+		if err := p.Validate(); err != nil {
+			t.Errorf("Decode accepted what Validate refuses: %v", err)
+		}
+		again, err := Encode(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		q, err := Decode(again)
+		if err != nil {
+			t.Fatalf("%s: %v", again, err)
+		}
+		if third, _ := Encode(q); third != again { // as text: an empty list and none are the same
+			t.Errorf("%s became %s", again, third)
+		}
+	})
+}
