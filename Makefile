@@ -64,7 +64,7 @@ fuzz: ## Fuzz every decoder for FUZZTIME (default 20s) each.
 	@hack/fuzz.sh
 
 .PHONY: e2e
-e2e: images-local ## Run the end-to-end suite on the local cluster (or KUBECONFIG's).
+e2e: ## Run the end-to-end suite on the local cluster (or KUBECONFIG's).
 	@hack/e2e.sh
 
 .PHONY: bench

@@ -177,8 +177,11 @@ func orLive(current int, d *appsv1.Deployment) int {
 // rolling says that pods of an older template exist, or that the Deployment controller has not looked at the
 // newest template yet.
 func rolling(d *appsv1.Deployment) bool {
-	return d.Status.ObservedGeneration < d.Generation || d.Status.Replicas > d.Status.UpdatedReplicas
+	return d.Status.ObservedGeneration < d.Generation || replacing(d)
 }
+
+// replacing says that pods of an older template exist.
+func replacing(d *appsv1.Deployment) bool { return d.Status.Replicas > d.Status.UpdatedReplicas }
 
 func batcherPolicy(pool *v1alpha1.InferencePool) scaling.BatcherPolicy {
 	b := pool.Spec.Batchers

@@ -119,9 +119,9 @@ func (r *InferencePoolReconciler) checkRemoval(pool *v1alpha1.InferencePool, see
 func (r *InferencePoolReconciler) checkRollout(pool *v1alpha1.InferencePool, seen *observed, p plan, m *memory) {
 	// Not observation.Rolling: that is also true for the moment after a scale-up.
 	d := seen.deployment(workload.WorkerName(pool.Name))
-	replacing := d != nil && d.Status.UpdatedReplicas < d.Status.Replicas
-	began := replacing && !m.rolling
-	m.rolling = replacing
+	now := d != nil && replacing(d)
+	began := now && !m.rolling
+	m.rolling = now
 	out := int(pool.Spec.Workers.Rollout.MaxUnavailable)
 	if !began || out == 0 || p.observation.Ready == 0 {
 		return
