@@ -46,7 +46,7 @@ func TestADocumentThatMakesNoSenseIsRefusedByName(t *testing.T) {
 			t.Errorf("%s: %v, want an error that names %q", c.name, err, c.want)
 		}
 	}
-	if _, err := Decode(`{"version":1,"modle":"m"}`); err == nil || !strings.Contains(err.Error(), "modle") {
+	if _, err := Decode(`{"version":1,"modek":"m"}`); err == nil || !strings.Contains(err.Error(), "modek") {
 		t.Errorf("an unknown field: %v", err)
 	}
 }
