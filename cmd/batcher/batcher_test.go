@@ -56,7 +56,7 @@ func TestFlags(t *testing.T) {
 		return map[string]string{"KUBERNETES_SERVICE_HOST": "10.0.0.1", "POD_NAME": "p", "POD_UID": "u", "POD_NAMESPACE": "n"}[k]
 	}
 	c, err := parseFlags([]string{"--pool", keys}, inCluster, io.Discard)
-	if err != nil || !c.kubernetes() || c.pod != "p" || c.podUID != "u" || c.namespace != "n" {
+	if err != nil || !c.kubernetes() || c.Pod != "p" || c.PodUID != "u" || c.Namespace != "n" {
 		t.Errorf("%+v, %v", c, err)
 	}
 	if _, err := parseFlags([]string{"--tenants", "x"}, inCluster, io.Discard); err == nil {
@@ -64,8 +64,8 @@ func TestFlags(t *testing.T) {
 	}
 }
 
-// process is a batcher on real sockets.
-type process struct {
+// running is a batcher on real sockets.
+type running struct {
 	*batcher
 	public, internal string
 	cancel           context.CancelFunc
@@ -73,17 +73,17 @@ type process struct {
 	done             chan error
 }
 
-func start(t *testing.T, args ...string) *process {
+func start(t *testing.T, args ...string) *running {
 	t.Helper()
 	c, err := parseFlags(append([]string{"--listen", "127.0.0.1:0", "--internal-listen", "127.0.0.1:0"}, args...), noEnv, io.Discard)
 	if err != nil {
 		t.Fatal(err)
 	}
-	public, err := net.Listen("tcp", c.listen)
+	public, err := net.Listen("tcp", c.Listen)
 	if err != nil {
 		t.Fatal(err)
 	}
-	internal, err := net.Listen("tcp", c.internalListen)
+	internal, err := net.Listen("tcp", c.InternalListen)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,8 +92,8 @@ func start(t *testing.T, args ...string) *process {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	p := &process{batcher: b, public: "http://" + public.Addr().String(), internal: "http://" + internal.Addr().String(), cancel: cancel, done: make(chan error, 1)}
-	go func() { p.done <- b.serve(ctx, public, internal) }()
+	p := &running{batcher: b, public: "http://" + public.Addr().String(), internal: "http://" + internal.Addr().String(), cancel: cancel, done: make(chan error, 1)}
+	go func() { p.done <- b.Serve(ctx, public, internal) }()
 	t.Cleanup(cancel)
 	return p
 }
@@ -119,7 +119,7 @@ func until(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-func (p *process) stats(t *testing.T) (s wire.Stats) {
+func (p *running) stats(t *testing.T) (s wire.Stats) {
 	t.Helper()
 	_, body := get(t, p.internal+wire.PathStats)
 	if err := json.Unmarshal([]byte(body), &s); err != nil {
@@ -128,7 +128,7 @@ func (p *process) stats(t *testing.T) (s wire.Stats) {
 	return s
 }
 
-func (p *process) workersIdle(t *testing.T, n int) {
+func (p *running) workersIdle(t *testing.T, n int) {
 	t.Helper()
 	until(t, fmt.Sprint(n, " idle workers"), func() bool {
 		idle := 0

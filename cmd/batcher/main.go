@@ -14,61 +14,30 @@ package main
 
 import (
 	"context"
-	"errors"
-	"flag"
-	"fmt"
 	"log/slog"
-	"net"
 	"os"
-	"os/signal"
-	"runtime/pprof"
-	"syscall"
 
-	"k8s.io/klog/v2"
+	"sluice.dev/sluice/internal/process"
 )
 
 func main() {
 	c, err := parseFlags(os.Args[1:], os.Getenv, os.Stderr)
-	switch {
-	case errors.Is(err, flag.ErrHelp):
-		return
-	case err != nil:
-		fmt.Fprintln(os.Stderr, "batcher:", err)
-		os.Exit(2)
-	}
-	log := slog.New(slog.NewJSONHandler(os.Stderr, nil))
-	klog.SetSlogLogger(log) // of the Kubernetes client
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	context.AfterFunc(ctx, stop) // a second signal kills
-	if err := run(ctx, c, log); err != nil {
-		log.Error("batcher ends", "error", err)
-		os.Exit(1)
-	}
+	process.Main("batcher", err, func(ctx context.Context, log *slog.Logger) error { return run(ctx, c, log) })
 }
 
 func run(ctx context.Context, c config, log *slog.Logger) error {
-	if c.cpuProfile != "" {
-		f, err := os.Create(c.cpuProfile)
-		if err != nil {
-			return fmt.Errorf("--cpu-profile: %w", err)
-		}
-		defer f.Close()
-		if err := pprof.StartCPUProfile(f); err != nil {
-			return fmt.Errorf("--cpu-profile: %w", err)
-		}
-		defer pprof.StopCPUProfile()
-	}
-	public, err := net.Listen("tcp", c.listen)
+	stop, err := process.Profile(c.CPUProfile)
 	if err != nil {
 		return err
 	}
-	internal, err := net.Listen("tcp", c.internalListen)
+	defer stop()
+	ls, err := process.Listen(c.Listen, c.InternalListen)
 	if err != nil {
-		return errors.Join(err, public.Close())
+		return err
 	}
 	b, err := newBatcher(c, log)
 	if err != nil {
-		return errors.Join(err, public.Close(), internal.Close())
+		return err // the process ends, and its listeners with it
 	}
-	return b.serve(ctx, public, internal)
+	return b.Serve(ctx, ls[0], ls[1])
 }

@@ -1,0 +1,69 @@
+package process
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"os/signal"
+	"runtime/pprof"
+	"syscall"
+
+	"k8s.io/klog/v2"
+)
+
+// Main is a program: it runs until SIGTERM or SIGINT ends ctx; a second signal kills. err is what reading the
+// flags gave.
+func Main(name string, err error, run func(ctx context.Context, log *slog.Logger) error) {
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		return
+	case err != nil:
+		fmt.Fprintln(os.Stderr, name+":", err)
+		os.Exit(2)
+	}
+	log := slog.New(slog.NewJSONHandler(os.Stderr, nil))
+	klog.SetSlogLogger(log) // of the Kubernetes client
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	context.AfterFunc(ctx, stop)
+	if err := run(ctx, log); err != nil {
+		log.Error(name+" ends", "error", err)
+		os.Exit(1)
+	}
+}
+
+// Profile writes a CPU profile to the file until the returned function is called; no file, no profile.
+func Profile(file string) (stop func(), err error) {
+	if file == "" {
+		return func() {}, nil
+	}
+	f, err := os.Create(file)
+	if err != nil {
+		return nil, fmt.Errorf("--cpu-profile: %w", err)
+	}
+	if err := pprof.StartCPUProfile(f); err != nil {
+		return nil, fmt.Errorf("--cpu-profile: %w", errors.Join(err, f.Close()))
+	}
+	return func() {
+		pprof.StopCPUProfile()
+		_ = f.Close()
+	}, nil
+}
+
+// Listen opens a listener for each address, or none.
+func Listen(addrs ...string) (ls []net.Listener, err error) {
+	for _, a := range addrs {
+		l, err := net.Listen("tcp", a)
+		if err != nil {
+			for _, l := range ls {
+				_ = l.Close()
+			}
+			return nil, err
+		}
+		ls = append(ls, l)
+	}
+	return ls, nil
+}
