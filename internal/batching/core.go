@@ -32,9 +32,10 @@ type Core struct {
 	live       int
 	idle       int
 	nextFree   int64
-	freshUntil int64 // idle, nextFree and grace hold until then
-	grace      int64 // how long a worker must have been free
-	mine       int   // workers that run a batch of ours
+	frees      []int64 // when each worker that is known to come free does, in order
+	freshUntil int64   // idle, nextFree, frees and grace hold until then
+	grace      int64   // how long a worker must have been free
+	mine       int     // workers that run a batch of ours
 	debt       float64
 	accounted  int64
 	blocked    bool // due, but no idle worker may take it: a second attempt waits for another worker

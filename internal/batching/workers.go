@@ -2,6 +2,7 @@ package batching
 
 import (
 	"math"
+	"slices"
 	"time"
 
 	"sluice.dev/sluice/internal/rendezvous"
@@ -171,24 +172,29 @@ func (c *Core) workersChanged() {
 	c.blocked = false
 }
 
-// countIdle brings c.idle and c.nextFree up to date: how many workers can take a batch now, and when the
-// first of the others is likely to. Between changes of a worker it costs one comparison.
+// countIdle brings c.idle, c.nextFree and c.frees up to date: how many workers can take a batch now, when the
+// first of the others is likely to, and when each is. Between changes of a worker it costs one comparison.
 func (c *Core) countIdle(at int64) {
 	if at < c.freshUntil {
 		return
 	}
 	c.grace = c.yieldFor(at)
 	c.idle, c.nextFree, c.freshUntil = 0, math.MaxInt64, math.MaxInt64
+	c.frees = c.frees[:0]
 	s := c.est.p50()
 	for _, w := range c.workers {
 		if w.batch != nil {
 			c.nextFree = min(c.nextFree, w.since+s)
+			if !w.gone {
+				c.frees = append(c.frees, w.since+s+c.est.gap())
+			}
 			continue
 		}
 		from := w.idleFrom()
 		if from == math.MaxInt64 {
 			continue
 		}
+		c.frees = append(c.frees, from+c.grace)
 		if from += c.grace; from <= at {
 			c.idle++
 			continue
@@ -196,6 +202,7 @@ func (c *Core) countIdle(at int64) {
 		c.nextFree = min(c.nextFree, from)
 		c.freshUntil = min(c.freshUntil, from)
 	}
+	slices.Sort(c.frees)
 }
 
 // yield is how long a batcher that used more than its share leaves a free worker to the others.
