@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"time"
 
@@ -77,7 +78,11 @@ func startFleet(ctx context.Context, s scenario, bin binaries, profile string) (
 		if profile != "" && i == 0 {
 			args = append(args, "--cpu-profile", profile)
 		}
-		p, err := start(name, []string{"POD_NAME=" + name, "POD_UID=" + name}, bin.batcher, args...)
+		env := []string{"POD_NAME=" + name, "POD_UID=" + name}
+		if s.batchers > 1 { // as pods with a limit have: each its part of the processors
+			env = append(env, fmt.Sprintf("GOMAXPROCS=%d", max(1, runtime.NumCPU()/s.batchers)))
+		}
+		p, err := start(name, env, bin.batcher, args...)
 		if err != nil {
 			return nil, err
 		}

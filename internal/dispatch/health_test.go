@@ -225,3 +225,32 @@ func TestCloseLeavesNothingBehind(t *testing.T) {
 		}
 	})
 }
+
+// A pause of this process makes every batch time out, again and again if it is long: workers that say they are
+// idle have failed many batches then. With nobody else alive they must be used as soon as they say so, however
+// long one that fails every batch would be left alone beside healthy ones.
+func TestWhenAllWorkersFailedTheyAreUsedAsSoonAsTheySayIdle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e, s := virtual(t, "a", "b")
+		defer e.Close()
+		s.set(func() { s.batch["a"], s.batch["b"] = -1, -1 })
+		for range 8 { // each takes both workers down once more
+			var wg sync.WaitGroup
+			for i := range 200 {
+				wg.Go(func() { _, _ = submit(e, fmt.Sprint(i)) })
+			}
+			wg.Wait()
+			time.Sleep(10 * time.Second)
+		}
+		var wg sync.WaitGroup
+		for i := range 200 {
+			wg.Go(func() { _, _ = submit(e, fmt.Sprint(i)) })
+		}
+		wg.Wait() // both timed out
+		s.set(func() { s.batch["a"], s.batch["b"] = 100*time.Millisecond, 100*time.Millisecond })
+		time.Sleep(60 * time.Millisecond)
+		if n := e.Snapshot().Live; n != 2 {
+			t.Errorf("%d of 2 workers that say they are idle are live 60 ms after both failed", n)
+		}
+	})
+}
