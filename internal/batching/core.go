@@ -70,7 +70,7 @@ func NewCore(cfg Config, done func(*Ticket)) *Core {
 	c.urgent.pos, c.expiry.pos = urgentPos, expiryPos
 	c.est.prior = int64(cfg.InferenceTime + copies)
 	for i, t := range cfg.Tiers {
-		c.tiers[i].Tier = t
+		c.tiers[i].Tier, c.tiers[i].waiting.kind = t, byTier
 		c.tiers[i].counts.Name = t.Name
 		if !t.Background {
 			c.order = append(c.order, i)
@@ -126,7 +126,7 @@ func (c *Core) Enqueue(now time.Time, t *Ticket) *Error {
 	}
 	tier.counts.Admitted++
 	tier.accepted.add(at)
-	c.push(t, false)
+	c.push(t)
 	c.blocked = false
 	return nil
 }
@@ -226,7 +226,7 @@ func (c *Core) Stop() { c.stopped = true }
 // FailAll answers everything that waits.
 func (c *Core) FailAll(cause Cause, detail string) {
 	for i := range c.tiers {
-		for t := c.tiers[i].oldest; t != nil; t = c.tiers[i].oldest {
+		for t := c.tiers[i].waiting.head; t != nil; t = c.tiers[i].waiting.head {
 			c.unlink(t)
 			c.finish(t, &Error{Cause: cause, Detail: detail})
 		}
@@ -244,14 +244,14 @@ func (c *Core) SetParamsMode(mode string) {
 	c.mode = mode
 	for i := range c.tiers {
 		var all []*Ticket
-		for t := c.tiers[i].oldest; t != nil; t = t.ageNext {
+		for t := c.tiers[i].waiting.head; t != nil; t = t.links[byTier].next {
 			all = append(all, t)
 		}
 		for _, t := range all {
 			c.unlink(t)
 		}
 		for _, t := range all {
-			c.push(t, false)
+			c.push(t)
 		}
 	}
 	c.blocked = false

@@ -69,8 +69,8 @@ func (c *Core) due(at int64) *group {
 	}
 	if len(c.groups) > 1 { // a tier whose floor is owed a whole batch gets one of its own parameters
 		for i := range c.tiers {
-			if t := &c.tiers[i]; t.oldest != nil && t.credit >= float64(c.cfg.MaxSize) {
-				return t.oldest.group
+			if t := &c.tiers[i]; t.waiting.head != nil && t.credit >= float64(c.cfg.MaxSize) {
+				return t.waiting.head.group
 			}
 		}
 	}
@@ -80,8 +80,8 @@ func (c *Core) due(at int64) *group {
 	if c.interactive > 0 {
 		window := c.window(at)
 		for _, i := range c.order {
-			if t := &c.tiers[i]; !t.Background && t.oldest != nil && at-t.oldest.enqueued >= window {
-				consider(t.oldest.group)
+			if t := &c.tiers[i]; !t.Background && t.waiting.head != nil && at-t.waiting.head.enqueued >= window {
+				consider(t.waiting.head.group)
 			}
 		}
 		if e := c.urgent.min(); e != nil && e.at-at <= c.urgentBefore() {
@@ -92,9 +92,9 @@ func (c *Core) due(at int64) *group {
 		waiting := c.depth - c.interactive
 		for _, i := range c.order {
 			t := &c.tiers[i]
-			if t.Background && t.oldest != nil &&
-				(c.stopped || waiting >= c.cfg.MaxSize || at-t.oldest.enqueued >= int64(c.cfg.MaxWait)) {
-				return t.oldest.group
+			if t.Background && t.waiting.head != nil &&
+				(c.stopped || waiting >= c.cfg.MaxSize || at-t.waiting.head.enqueued >= int64(c.cfg.MaxWait)) {
+				return t.waiting.head.group
 			}
 		}
 	}
@@ -114,8 +114,8 @@ func (c *Core) dueAt(at int64) int64 {
 	if c.interactive > 0 {
 		window := c.window(at)
 		for i := range c.tiers {
-			if t := &c.tiers[i]; !t.Background && t.oldest != nil {
-				when = min(when, t.oldest.enqueued+window)
+			if t := &c.tiers[i]; !t.Background && t.waiting.head != nil {
+				when = min(when, t.waiting.head.enqueued+window)
 			}
 		}
 		if e := c.urgent.min(); e != nil {
@@ -128,8 +128,8 @@ func (c *Core) dueAt(at int64) int64 {
 			free = at + rateBucket
 		}
 		for i := range c.tiers {
-			if t := &c.tiers[i]; t.Background && t.oldest != nil {
-				when = min(when, max(free, t.oldest.enqueued+int64(c.cfg.MaxWait)))
+			if t := &c.tiers[i]; t.Background && t.waiting.head != nil {
+				when = min(when, max(free, t.waiting.head.enqueued+int64(c.cfg.MaxWait)))
 			}
 		}
 	}
@@ -257,7 +257,7 @@ func (c *Core) thin(at int64, g *group) int {
 	cycle := float64(c.est.p50() + c.est.gap())
 	k, j := 1.0, 0.0
 	for _, i := range c.order {
-		for t := g.tiers[i].retries.head; t != nil; t = t.next {
+		for t := g.tiers[i].retries.head; t != nil; t = t.links[byFlow].next {
 			slack := float64(t.deadline-at) - cycle
 			if slack < 0 {
 				continue // it will be answered, not run
@@ -276,7 +276,7 @@ func (c *Core) take(at int64, g *group, i, n int, thin *int, b *Batch) {
 	hopeless := at + c.est.p50() + c.est.gap()
 	taken := 0
 	for t := q.retries.head; t != nil && taken < n && *thin > 0; {
-		next := t.next
+		next := t.links[byFlow].next
 		switch {
 		case hopeless > t.deadline:
 			c.unlink(t)

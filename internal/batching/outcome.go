@@ -173,7 +173,7 @@ func (c *Core) again(at int64, t *Ticket, w *worker, alone bool, detail string) 
 	default:
 		t.retry, t.avoid = true, w.Addr
 		c.retries++
-		c.push(t, true)
+		c.push(t)
 	}
 }
 
@@ -183,5 +183,5 @@ func (c *Core) back(t *Ticket) {
 		c.finish(t, &Error{Cause: Cancelled})
 		return
 	}
-	c.push(t, true)
+	c.push(t)
 }

@@ -31,51 +31,59 @@ type flow struct {
 	next, prev *flow
 }
 
-// list is an intrusive list through Ticket.next and prev.
-type list struct{ head, tail *Ticket }
-
-func (l *list) pushBack(t *Ticket) {
-	t.next, t.prev = nil, l.tail
-	if l.tail != nil {
-		l.tail.next = t
-	} else {
-		l.head = t
-	}
-	l.tail = t
+// list is an intrusive list of tickets by time of enqueueing, oldest first. A ticket can be in one list of each
+// kind. The zero value is an empty list byFlow.
+type list struct {
+	head, tail *Ticket
+	kind       kind
 }
 
-// pushByAge puts t where its time of enqueueing belongs. It comes from a batch that did not run, so that
-// is at, or a few steps from, the front.
-func (l *list) pushByAge(t *Ticket) {
-	after := l.head
-	for after != nil && after.enqueued < t.enqueued {
-		after = after.next
-	}
-	if after == nil {
-		l.pushBack(t)
-		return
-	}
-	t.next, t.prev = after, after.prev
-	if after.prev != nil {
-		after.prev.next = t
+type kind uint8
+
+const (
+	byFlow kind = iota // of a flow, or of the second attempts of a tier
+	byTier             // of everything that waits in a tier
+	kinds
+)
+
+type links struct{ next, prev *Ticket }
+
+// insert puts t where its age belongs: at the end when it is new. One that comes back from a batch that did not
+// run is at, or a few steps from, the front.
+func (l *list) insert(t *Ticket) {
+	var before, after *Ticket
+	if l.tail == nil || l.tail.enqueued <= t.enqueued {
+		before = l.tail
 	} else {
-		l.head = t
+		for after = l.head; after.enqueued < t.enqueued; {
+			after = after.links[l.kind].next
+		}
+		before = after.links[l.kind].prev
 	}
-	after.prev = t
+	t.links[l.kind] = links{next: after, prev: before}
+	*l.nextOf(before), *l.prevOf(after) = t, t
 }
 
 func (l *list) remove(t *Ticket) {
-	if t.prev != nil {
-		t.prev.next = t.next
-	} else {
-		l.head = t.next
+	own := &t.links[l.kind]
+	*l.nextOf(own.prev), *l.prevOf(own.next) = own.next, own.prev
+	*own = links{}
+}
+
+// nextOf returns what points to the ticket after t, nil being the place before the first.
+func (l *list) nextOf(t *Ticket) **Ticket {
+	if t == nil {
+		return &l.head
 	}
-	if t.next != nil {
-		t.next.prev = t.prev
-	} else {
-		l.tail = t.prev
+	return &t.links[l.kind].next
+}
+
+// prevOf returns what points to the ticket before t, nil being the place after the last.
+func (l *list) prevOf(t *Ticket) **Ticket {
+	if t == nil {
+		return &l.tail
 	}
-	t.next, t.prev = nil, nil
+	return &t.links[l.kind].prev
 }
 
 // flowFor returns the flow of a key, in the ring.
@@ -123,8 +131,8 @@ func (q *tierQueue) dropFlow(f *flow) {
 	q.spareFlow = f
 }
 
-// push puts t into the queues. front puts it where its age belongs.
-func (c *Core) push(t *Ticket, front bool) {
+// push puts t into the queues, where its age belongs.
+func (c *Core) push(t *Ticket) {
 	key := keyOf(c.mode, t.Params)
 	g := c.groups[key]
 	if g == nil {
@@ -135,17 +143,13 @@ func (c *Core) push(t *Ticket, front bool) {
 	t.urgentPos, t.expiryPos = -1, -1
 	q := &g.tiers[t.Tier]
 	if t.retry {
-		q.retries.pushByAge(t)
+		q.retries.insert(t)
 		g.retries++
 	} else {
 		f := q.flowFor(t.Flow)
 		t.flow = f
 		f.n++
-		if front {
-			f.fifo.pushByAge(t)
-		} else {
-			f.fifo.pushBack(t)
-		}
+		f.fifo.insert(t)
 	}
 	q.n++
 	g.total++
@@ -153,7 +157,7 @@ func (c *Core) push(t *Ticket, front bool) {
 	c.bytes += t.bytes()
 	tier := &c.tiers[t.Tier]
 	tier.queued++
-	tier.pushAge(t)
+	tier.waiting.insert(t)
 	if tier.Background {
 		c.expiry.push(t, t.deadline)
 		return
@@ -191,7 +195,7 @@ func (c *Core) unlink(t *Ticket) {
 	c.bytes -= t.bytes()
 	tier := &c.tiers[t.Tier]
 	tier.queued--
-	tier.removeAge(t)
+	tier.waiting.remove(t)
 	c.expiry.remove(t)
 	c.urgent.remove(t)
 	if !tier.Background {
@@ -219,50 +223,10 @@ func (c *Core) unlink(t *Ticket) {
 // tier is a tier's state over all groups.
 type tier struct {
 	Tier
-	queued           int
-	oldest, youngest *Ticket // the list by age
-	credit           float64 // slots that the floor still owes, 0 to B
-	offered          rate
-	accepted         rate
-	counts           TierSnapshot
-}
-
-func (r *tier) pushAge(t *Ticket) {
-	// From the back: a new request is the youngest; one that comes back walks past those that came
-	// while it was away, or is found from the front.
-	if r.youngest == nil || r.youngest.enqueued <= t.enqueued {
-		t.agePrev, t.ageNext = r.youngest, nil
-		if r.youngest != nil {
-			r.youngest.ageNext = t
-		} else {
-			r.oldest = t
-		}
-		r.youngest = t
-		return
-	}
-	after := r.oldest
-	for after.enqueued < t.enqueued {
-		after = after.ageNext
-	}
-	t.agePrev, t.ageNext = after.agePrev, after
-	if after.agePrev != nil {
-		after.agePrev.ageNext = t
-	} else {
-		r.oldest = t
-	}
-	after.agePrev = t
-}
-
-func (r *tier) removeAge(t *Ticket) {
-	if t.agePrev != nil {
-		t.agePrev.ageNext = t.ageNext
-	} else {
-		r.oldest = t.ageNext
-	}
-	if t.ageNext != nil {
-		t.ageNext.agePrev = t.agePrev
-	} else {
-		r.youngest = t.agePrev
-	}
-	t.ageNext, t.agePrev = nil, nil
+	queued   int
+	waiting  list
+	credit   float64 // slots that the floor still owes, 0 to B
+	offered  rate
+	accepted rate
+	counts   TierSnapshot
 }

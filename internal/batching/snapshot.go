@@ -80,8 +80,8 @@ func (c *Core) Snapshot(now time.Time) Snapshot {
 		s.Tiers[i].Queued = t.queued
 		s.Tiers[i].Lambda = t.offered.perSecond(at)
 		s.Tiers[i].Accepted = t.accepted.perSecond(at)
-		if t.oldest != nil {
-			s.OldestWait = max(s.OldestWait, time.Duration(at-t.oldest.enqueued))
+		if t.waiting.head != nil {
+			s.OldestWait = max(s.OldestWait, time.Duration(at-t.waiting.head.enqueued))
 		}
 	}
 	switch {

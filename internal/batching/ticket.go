@@ -36,9 +36,8 @@ type Ticket struct {
 
 	group                *group
 	flow                 *flow
-	next, prev           *Ticket // in its flow, or in the retries of its tier
-	ageNext, agePrev     *Ticket // in its tier, by time of enqueueing
-	urgentPos, expiryPos int32   // in the heaps, -1 for not there
+	links                [kinds]links
+	urgentPos, expiryPos int32 // in the heaps, -1 for not there
 
 	ready chan struct{} // the Batcher's one-shot signal
 }
