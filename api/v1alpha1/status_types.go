@@ -10,7 +10,8 @@ type InferencePoolStatus struct {
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
 	// conditions of the pool: Ready, WorkersReady, BatchersReady, CapacityAvailable, MetricsAvailable,
-	// Scaling (its message is the last decision and its reason), FillSufficient, NamesAvailable.
+	// Scaling (its message is the last decision and its reason), FillSufficient, RolloutSafe,
+	// NamesAvailable.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

@@ -43,6 +43,7 @@ type flags struct {
 	metricsAddr   string
 	metricsSecure bool
 	probeAddr     string
+	pprofAddr     string
 	leaderElect   bool
 	namespaces    string
 	operator      controller.Options
@@ -55,6 +56,7 @@ func parse(args []string) (flags, error) {
 	set.StringVar(&f.metricsAddr, "metrics-bind-address", ":8443", "address of the metrics; 0 serves none")
 	set.BoolVar(&f.metricsSecure, "metrics-secure", true, "serve metrics over TLS to those whom the API server authorizes")
 	set.StringVar(&f.probeAddr, "health-probe-bind-address", ":8081", "address of /healthz and /readyz")
+	set.StringVar(&f.pprofAddr, "pprof-bind-address", "0", "address of /debug/pprof, without authentication; 0 serves none")
 	set.BoolVar(&f.leaderElect, "leader-elect", true, "act only while holding the Lease "+leaderElectionID)
 	set.StringVar(&f.namespaces, "namespaces", os.Getenv("WATCH_NAMESPACES"), "comma-separated namespaces to act in; empty for all")
 	set.StringVar(&f.operator.WorkerImage, "worker-image", env("SLUICE_WORKER_IMAGE", "sluice.dev/gpuworker:dev"), "image of workers of pools that name none")
@@ -121,6 +123,7 @@ func run(f flags) error {
 		Client:                        client.Options{Cache: &client.CacheOptions{EnableReadYourWritesConsistency: ptr.To(len(caches.DefaultNamespaces) < 2)}},
 		Metrics:                       metricsOptions(f),
 		HealthProbeBindAddress:        f.probeAddr,
+		PprofBindAddress:              f.pprofAddr,
 		LeaderElection:                f.leaderElect,
 		LeaderElectionID:              leaderElectionID,
 		LeaderElectionNamespace:       f.operator.Namespace,

@@ -26,7 +26,7 @@ type manager struct {
 }
 
 // memoryLimit is the GOMEMLIMIT of config/manager.
-const memoryLimit = "200MiB"
+const memoryLimit = "400MiB"
 
 // startManager starts an operator as config/manager does, with plain metrics on a free port.
 func startManager(binary, dir, name string, s *apiServer, args ...string) (*manager, error) {

@@ -41,16 +41,18 @@ func no(reason, format string, args ...any) verdict {
 // policies are the conditions of a pool, each a pure function. Ready is judged from the others and comes
 // last.
 var policies = []struct {
-	kind  string
-	judge func(view) verdict
+	kind     string
+	judge    func(view) verdict
+	measured bool // by reports: not judged anew by a process that has none yet
 }{
-	{ConditionNamesAvailable, namesAvailable},
-	{ConditionWorkersReady, workersReady},
-	{ConditionBatchersReady, batchersReady},
-	{ConditionCapacityAvailable, capacityAvailable},
-	{ConditionMetricsAvailable, metricsAvailable},
-	{ConditionScaling, scalingCondition},
-	{ConditionFillSufficient, fillSufficient},
+	{ConditionNamesAvailable, namesAvailable, false},
+	{ConditionWorkersReady, workersReady, false},
+	{ConditionBatchersReady, batchersReady, false},
+	{ConditionCapacityAvailable, capacityAvailable, false},
+	{ConditionMetricsAvailable, metricsAvailable, true},
+	{ConditionScaling, scalingCondition, true},
+	{ConditionFillSufficient, fillSufficient, true},
+	{ConditionRolloutSafe, rolloutSafe, true},
 }
 
 // judge sets all conditions of a pool; LastTransitionTime moves only when a status does.
@@ -65,6 +67,9 @@ func judge(v view, conditions *[]metav1.Condition) {
 	}
 	for _, p := range policies {
 		verdicts[p.kind] = p.judge(v)
+		if c := meta.FindStatusCondition(*conditions, p.kind); v.seen.awaiting && p.measured && c != nil {
+			verdicts[p.kind] = verdict{c.Status, c.Reason, c.Message}
+		}
 		set(p.kind, verdicts[p.kind])
 	}
 	set(ConditionReady, ready(v, verdicts, was))

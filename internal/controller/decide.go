@@ -245,5 +245,12 @@ func nextSignal(pool *v1alpha1.InferencePool, seen *observed, p plan) zone.Signa
 	for _, b := range seen.load.Batchers {
 		s.Batchers = append(s.Batchers, zone.SignalBatcher{Pod: b.Pod, Lambda: b.Lambda})
 	}
+	if last := seen.signal; seen.awaiting && last.Generation > 0 {
+		// A new leader knows no rates yet, and its S is the prior: the last document knows better.
+		s.Offered, s.Batchers = last.Offered, last.Batchers
+		if last.Workers == s.Workers {
+			s.Capacity = last.Capacity
+		}
+	}
 	return s
 }

@@ -56,6 +56,8 @@ type InferencePoolReconciler struct {
 	Loads  Loads
 	Events events.EventRecorder
 	Now    func() time.Time
+	// PodsIndexed says that Client is a cache with the index podsByPool.
+	PodsIndexed bool
 	Options
 
 	mu    sync.Mutex
@@ -75,6 +77,14 @@ type InferencePoolReconciler struct {
 
 // Reconcile brings one pool a step nearer to its spec and asks to be called again after fleet.Interval.
 func (r *InferencePoolReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	result, err := r.reconcile(ctx, req)
+	if ctx.Err() != nil {
+		return ctrl.Result{}, nil // the operator ends; whatever it was about to write, the next leader will
+	}
+	return result, err
+}
+
+func (r *InferencePoolReconciler) reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	pool := &v1alpha1.InferencePool{}
 	if err := r.Client.Get(ctx, req.NamespacedName, pool); err != nil {
 		if apierrors.IsNotFound(err) {
@@ -88,7 +98,7 @@ func (r *InferencePoolReconciler) Reconcile(ctx context.Context, req ctrl.Reques
 		return ctrl.Result{}, nil
 	}
 	m := r.recall(pool)
-	seen, err := r.observe(ctx, pool)
+	seen, err := r.observe(ctx, pool, m.resumed)
 	if err != nil {
 		return ctrl.Result{}, err
 	}

@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sluice.dev/sluice/api/v1alpha1"
+	"sluice.dev/sluice/internal/fleet"
 	"sluice.dev/sluice/internal/workload"
 	"sluice.dev/sluice/internal/zone"
 )
@@ -112,6 +113,33 @@ var _ = Describe("an InferencePool", func() {
 		w.restart()
 		w.ticks(10, "a")
 		Expect(w.versions("a")).To(Equal(before), "and not by a new leader either")
+	})
+
+	It("is not written to by a new leader that knows no rates yet, unless something happened", func(ctx context.Context) {
+		w := newWorld(ctx)
+		w.create(MakePool("a", w.namespace).Obj())
+		w.reconcile("a")
+		w.serving("a", 2)
+		w.load(1500, 0)
+		w.ticks(7, "a")
+		before := w.versions("a")
+		w.restart()
+		w.reports.load = fleet.Load{Missing: []string{"a-b0 (not scraped yet)", "a-b1 (not scraped yet)"}}
+		w.reconcile("a")
+		w.reports.load = fleet.Load{Missing: []string{"a-b0 (just started)", "a-b1 (just started)"}}
+		w.tick("a")
+		Expect(w.versions("a")).To(Equal(before))
+
+		By("a worker dies")
+		w.delete(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "a-w0", Namespace: w.namespace}})
+		w.reconcile("a")
+		Expect(w.pool("a").Status.Workers.Ready).To(Equal(int32(1)))
+		Expect(w.condition("a", ConditionMetricsAvailable).Status).To(Equal(metav1.ConditionTrue), "it is not known that they are missing")
+
+		By("nobody answers the second scrape either")
+		w.reports.load.Rounds = 2
+		w.reconcile("a")
+		Expect(w.condition("a", ConditionMetricsAvailable).Status).To(Equal(metav1.ConditionFalse))
 	})
 
 	DescribeTable("repairs drift", func(ctx context.Context, name string, obj client.Object, patch string, look func(client.Object) any) {

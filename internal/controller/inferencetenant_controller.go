@@ -10,9 +10,11 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -142,6 +144,7 @@ func (r *InferenceTenantReconciler) SetupWithManager(mgr ctrl.Manager) error {
 		For(&v1alpha1.InferenceTenant{}, generation).
 		Watches(&v1alpha1.InferencePool{}, handler.EnqueueRequestsFromMapFunc(r.ofNamespace), generation).
 		Watches(&v1alpha1.InferenceTenant{}, handler.EnqueueRequestsFromMapFunc(r.sharingKeys), generation).
+		WithOptions(controller.Options{EnableWarmup: ptr.To(true)}).
 		Complete(r)
 }
 

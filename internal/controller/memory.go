@@ -13,7 +13,9 @@ import (
 
 // memory is what is remembered of one pool between two reconciles.
 type memory struct {
-	uid      types.UID
+	uid types.UID
+	// resumed says that the pool's status has what another process knew.
+	resumed  bool
 	scaling  scaling.State
 	batchers scaling.BatcherState
 	zone     zone.State
@@ -50,6 +52,7 @@ func resume(pool *v1alpha1.InferencePool) *memory {
 	}
 	return &memory{
 		uid:     pool.UID,
+		resumed: pool.Status.ObservedGeneration > 0,
 		scaling: state.Resumed(),
 		workers: int(pool.Status.Workers.Desired), batcherCount: int(pool.Status.Batchers.Desired),
 		zone:     zone.State{Name: zone.Name(z.Name), Reason: z.Reason, Since: instant(z.Since), CalmSince: instant(z.CalmSince)},

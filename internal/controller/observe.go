@@ -35,6 +35,9 @@ type observed struct {
 	workers     []fleet.Worker
 	batcherPods []corev1.Pod
 	load        fleet.Load
+	// awaiting says that this process has not scraped often enough yet to know rates, of a pool whose status
+	// says what its predecessor knew: what stands there stays until it is known better.
+	awaiting bool
 	// signal is the zone document as last published; its Generation is 0 for none.
 	signal zone.Signal
 }
@@ -45,25 +48,27 @@ func (o *observed) deployment(name string) *appsv1.Deployment {
 	return d
 }
 
-// observe reads the pool's children, Pods and reports.
-func (r *InferencePoolReconciler) observe(ctx context.Context, pool *v1alpha1.InferencePool) (*observed, error) {
+// roundsToRate is how many scrapes a rate takes.
+const roundsToRate = 2
+
+// observe reads the pool's children, Pods and reports; resumed says that the pool has a predecessor's status.
+func (r *InferencePoolReconciler) observe(ctx context.Context, pool *v1alpha1.InferencePool, resumed bool) (*observed, error) {
 	o := &observed{now: r.Now(), children: map[childKey]client.Object{}, taken: map[childKey]string{}}
 	for _, key := range childKeys(pool.Name) {
 		if err := r.observeChild(ctx, pool, key, o); err != nil {
 			return nil, fmt.Errorf("read %s: %w", key, err)
 		}
 	}
-	workers, err := r.pods(ctx, pool, workload.ComponentWorker)
+	pods, err := r.pods(ctx, pool)
 	if err != nil {
 		return nil, err
 	}
-	if o.batcherPods, err = r.pods(ctx, pool, workload.ComponentBatcher); err != nil {
-		return nil, err
-	}
-	o.workers = fleet.Workers(workers, o.now, pool.Spec.Workers.ColdStart.Duration)
+	o.batcherPods = pods[workload.ComponentBatcher]
+	o.workers = fleet.Workers(pods[workload.ComponentWorker], o.now, pool.Spec.Workers.ColdStart.Duration)
 	key := client.ObjectKeyFromObject(pool)
 	r.Loads.Watch(key, fleet.Targets(o.batcherPods))
 	o.load = r.Loads.Load(key, o.now)
+	o.awaiting = resumed && o.load.Sources == 0 && o.load.Rounds < roundsToRate
 	if m, ok := o.children[childKey{workload.KindConfigMap, workload.ZoneName(pool.Name)}].(*corev1.ConfigMap); ok {
 		// A document that cannot be read is replaced by the next one.
 		if s, err := zone.DecodeSignal(m.Data[zone.SignalKey]); err == nil {
@@ -116,13 +121,21 @@ func whose(obj metav1.Object) string {
 	return "somebody else"
 }
 
-func (r *InferencePoolReconciler) pods(ctx context.Context, pool *v1alpha1.InferencePool, component string) ([]corev1.Pod, error) {
+// pods are the pool's Pods by component.
+func (r *InferencePoolReconciler) pods(ctx context.Context, pool *v1alpha1.InferencePool) (map[string][]corev1.Pod, error) {
 	var list corev1.PodList
 	// The pods are read and never changed here, so the cache's own copies will do.
-	err := r.Client.List(ctx, &list, client.InNamespace(pool.Namespace),
-		client.MatchingLabels(workload.SelectorLabels(pool.Name, component)), client.UnsafeDisableDeepCopy)
-	if err != nil {
-		return nil, fmt.Errorf("list the %s pods: %w", component, err)
+	opts := []client.ListOption{client.InNamespace(pool.Namespace), client.MatchingLabels{workload.LabelPool: pool.Name}, client.UnsafeDisableDeepCopy}
+	if r.PodsIndexed {
+		opts = append(opts, client.MatchingFields{podsByPool: pool.Name})
 	}
-	return list.Items, nil
+	if err := r.Client.List(ctx, &list, opts...); err != nil {
+		return nil, fmt.Errorf("list the pods: %w", err)
+	}
+	by := map[string][]corev1.Pod{}
+	for _, p := range list.Items {
+		component := p.Labels[workload.LabelComponent]
+		by[component] = append(by[component], p)
+	}
+	return by, nil
 }

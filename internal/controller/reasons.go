@@ -9,6 +9,7 @@ const (
 	ConditionMetricsAvailable  = "MetricsAvailable"
 	ConditionScaling           = "Scaling"
 	ConditionFillSufficient    = "FillSufficient"
+	ConditionRolloutSafe       = "RolloutSafe"
 	ConditionNamesAvailable    = "NamesAvailable"
 )
 
@@ -35,6 +36,8 @@ const (
 	ReasonNoPool          = "NoPool"
 	ReasonKeyDuplicate    = "KeyDuplicate"
 	ReasonApplyFailed     = "ApplyFailed"
+	ReasonHeadroom        = "Headroom"
+	ReasonTooFull         = "TooFull"
 	reasonUnexpectedAdmit = "UnexpectedAdmissionError" // the kubelet's word for a device that is not there
 )
 

@@ -10,7 +10,6 @@ import (
 
 	"sluice.dev/sluice/api/v1alpha1"
 	"sluice.dev/sluice/internal/fleet"
-	"sluice.dev/sluice/internal/workload"
 )
 
 // report writes the status once and, only when that succeeded, tells of changes in events and metrics: a
@@ -21,7 +20,7 @@ func (r *InferencePoolReconciler) report(ctx context.Context, pool *v1alpha1.Inf
 	}
 	v := view{pool: pool, seen: seen, plan: p, applyErr: applyErr, batchers: len(fleet.Targets(seen.batcherPods))}
 	next := nextStatus(v)
-	wrote, err := r.writeStatus(ctx, pool, next, m, seen.now)
+	wrote, err := r.writeStatus(ctx, pool, next, m, seen)
 	if err != nil {
 		return err
 	}
@@ -112,27 +111,6 @@ func (r *InferencePoolReconciler) checkRemoval(pool *v1alpha1.InferencePool, see
 	}
 	r.event(pool, corev1.EventTypeWarning, EventWrongWorker,
 		"worker %s was chosen to leave and %s left: a worker failed or was evicted at the same time", strings.Join(stayed, ", "), who)
-}
-
-// checkRollout warns as a rollout of workers begins that those which stay cannot carry the load: with maxSurge
-// 0 the rollout takes maxUnavailable of them at a time.
-func (r *InferencePoolReconciler) checkRollout(pool *v1alpha1.InferencePool, seen *observed, p plan, m *memory) {
-	// Not observation.Rolling: that is also true for the moment after a scale-up.
-	d := seen.deployment(workload.WorkerName(pool.Name))
-	now := d != nil && replacing(d)
-	began := now && !m.rolling
-	m.rolling = now
-	out := int(pool.Spec.Workers.Rollout.MaxUnavailable)
-	if !began || out == 0 || p.observation.Ready == 0 {
-		return
-	}
-	left := p.decision.Capacity * float64(max(0, p.observation.Ready-out)) / float64(p.observation.Ready)
-	if seen.load.Offered <= left {
-		return
-	}
-	r.event(pool, corev1.EventTypeWarning, EventRolloutShort,
-		"the rollout takes %d of %d workers at a time, the rest carry %.0f/s of %.0f/s offered and load will be shed: add workers first, or give a spare GPU and set workers.rollout to maxSurge 1, maxUnavailable 0",
-		out, p.observation.Ready, round(left), round(seen.load.Offered))
 }
 
 func (r *InferencePoolReconciler) event(pool *v1alpha1.InferencePool, kind, reason, format string, args ...any) {

@@ -176,6 +176,31 @@ var _ = Describe("scaling", func() {
 		Expect(w.events.events).To(ContainElement(And(HavePrefix(EventRolloutShort), ContainSubstring("1 of 2 workers"))))
 	})
 
+	It("says that a pool is too full to be rolled before it is, and does not waver", func(ctx context.Context) {
+		w := begin(ctx, 2, nothing) // they carry 2000/s
+		w.load(900, 0)
+		w.ticks(6, "a")
+		Expect(w.condition("a", ConditionRolloutSafe)).To(And(HaveField("Status", metav1.ConditionTrue), HaveField("Reason", ReasonHeadroom)))
+		w.load(1050, 0)
+		w.tick("a")
+		Expect(w.condition("a", ConditionRolloutSafe)).To(And(HaveField("Status", metav1.ConditionFalse), HaveField("Reason", ReasonTooFull),
+			HaveField("Message", ContainSubstring("1 of 2 workers at a time, the rest carry 1000/s of 1100/s"))))
+		w.load(950, 0)
+		w.tick("a")
+		Expect(w.condition("a", ConditionRolloutSafe).Reason).To(Equal(ReasonTooFull), "noise of 5 % is no headroom")
+		w.load(850, 0)
+		w.tick("a")
+		Expect(w.condition("a", ConditionRolloutSafe).Reason).To(Equal(ReasonHeadroom))
+
+		By("and a pool that gives a spare GPU loses no worker to a rollout")
+		pool := w.pool("a")
+		pool.Spec.Workers.Rollout = v1alpha1.RolloutSpec{MaxSurge: 1, MaxUnavailable: 0}
+		Expect(api.Update(ctx, pool)).To(Succeed())
+		w.load(1900, 0)
+		w.tick("a")
+		Expect(w.condition("a", ConditionRolloutSafe).Reason).To(Equal(ReasonHeadroom))
+	})
+
 	It("keeps the up timer over a restart", func(ctx context.Context) {
 		w := begin(ctx, 2, nothing)
 		w.load(1900, 0) // 95 % of 2000/s, no queue

@@ -3,6 +3,7 @@ package controller
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -10,6 +11,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
@@ -38,13 +40,21 @@ const concurrency = 8
 // maxBackoff bounds the wait after errors: a pool whose namespace cannot be written to is tried once a minute.
 const maxBackoff = time.Minute
 
+// podsByPool is the index of cached Pods by the pool that they belong to: every tick of every pool lists its
+// Pods, and without it looks at those of all pools of the namespace.
+const podsByPool = "pool"
+
+func poolLabel(pod client.Object) []string { return []string{pod.GetLabels()[workload.LabelPool]} }
+
 // CacheOptions scope the manager's cache to what carries the operator's label: without them it would hold
 // every ConfigMap and Pod of the cluster. Pods are cut down to what is read of them.
 func CacheOptions() cache.Options {
-	ours := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{workload.LabelManagedBy: workload.Product})}
+	ours := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{workload.LabelManagedBy: workload.Product}), Transform: trimOwners}
 	pods := ours
 	pods.Transform = trimPod
 	return cache.Options{
+		// Who wrote what is read of the children alone.
+		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
 			&appsv1.Deployment{}:            ours,
 			&corev1.Service{}:               ours,
@@ -56,6 +66,16 @@ func CacheOptions() cache.Options {
 			&corev1.Pod{}:                   pods,
 		},
 	}
+}
+
+// trimOwners drops the lists of what others than the operator have written; its own are how drift is seen.
+func trimOwners(obj any) (any, error) {
+	if o, ok := obj.(client.Object); ok {
+		o.SetManagedFields(slices.DeleteFunc(o.GetManagedFields(), func(e metav1.ManagedFieldsEntry) bool {
+			return e.Manager != FieldManager || e.Subresource != ""
+		}))
+	}
+	return obj, nil
 }
 
 // trimPod drops the larger part of a Pod: its spec but for the node, and who wrote what.
@@ -93,6 +113,9 @@ func (r *InferencePoolReconciler) SetupWithManager(mgr ctrl.Manager, ticks *Tick
 			MaxConcurrentReconciles: concurrency,
 			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](200*time.Millisecond, maxBackoff),
 			UsePriorityQueue:        ptr.To(true),
+			// A standby keeps its caches filled: listing them takes a second and a half at 200 pools, in which
+			// a new leader would decide nothing.
+			EnableWarmup: ptr.To(true),
 		}).
 		Complete(r)
 }
@@ -144,8 +167,11 @@ func Setup(mgr ctrl.Manager, opts Options) error {
 	if err := mgr.Add(scraper); err != nil {
 		return fmt.Errorf("add the scraper: %w", err)
 	}
+	if err := mgr.GetFieldIndexer().IndexField(context.Background(), &corev1.Pod{}, podsByPool, poolLabel); err != nil {
+		return fmt.Errorf("index the pods by pool: %w", err)
+	}
 	pools := &InferencePoolReconciler{
-		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Loads: scraper,
+		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Loads: scraper, PodsIndexed: true,
 		Events: mgr.GetEventRecorder("sluice"), Now: time.Now, Options: opts,
 	}
 	if err := pools.SetupWithManager(mgr, ticks); err != nil {

@@ -121,11 +121,11 @@ func bare(conditions []metav1.Condition) map[string]string {
 
 // writeStatus applies the status when it differs, numbers alone when they differ by more than noise and at
 // most every 10 s. It says whether it wrote.
-func (r *InferencePoolReconciler) writeStatus(ctx context.Context, pool *v1alpha1.InferencePool, next *v1alpha1.InferencePoolStatus, m *memory, now time.Time) (bool, error) {
+func (r *InferencePoolReconciler) writeStatus(ctx context.Context, pool *v1alpha1.InferencePool, next *v1alpha1.InferencePoolStatus, m *memory, seen *observed) (bool, error) {
 	if equality.Semantic.DeepEqual(&pool.Status, next) {
 		return false, nil
 	}
-	if !weighty(&pool.Status, next) && (now.Sub(m.written) < quiet || noise(&pool.Status, next)) {
+	if !weighty(&pool.Status, next) && (seen.awaiting || seen.now.Sub(m.written) < quiet || noise(&pool.Status, next)) {
 		return false, nil
 	}
 	status := v1alpha1ac.InferencePoolStatus()
@@ -141,7 +141,7 @@ func (r *InferencePoolReconciler) writeStatus(ctx context.Context, pool *v1alpha
 		return false, fmt.Errorf("write the status: %w", err)
 	}
 	statusWrites.Inc()
-	m.written = now
+	m.written = seen.now
 	return true, nil
 }
 

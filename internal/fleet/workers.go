@@ -21,7 +21,7 @@ type WorkerPhase string
 const (
 	WorkerPending       WorkerPhase = "Pending"       // has no node yet, for less than coldStart
 	WorkerUnschedulable WorkerPhase = "Unschedulable" // has no node, for longer than coldStart
-	WorkerStarting      WorkerPhase = "Starting"      // has a node, not Ready, for less than coldStart
+	WorkerStarting      WorkerPhase = "Starting"      // has a node, not Ready, for less than coldStart since its creation or its restart in place
 	WorkerReady         WorkerPhase = "Ready"
 	WorkerFailing       WorkerPhase = "Failing"  // has a node, not Ready for longer than coldStart
 	WorkerDraining      WorkerPhase = "Draining" // is being deleted
@@ -66,8 +66,12 @@ func worker(pod *corev1.Pod, now time.Time, coldStart time.Duration) Worker {
 		Created:      pod.CreationTimestamp.Time,
 		DeletionCost: pod.Annotations[corev1.PodDeletionCost],
 	}
-	late := now.Sub(pod.CreationTimestamp.Time) > coldStart
 	ready := condition(pod, corev1.PodReady)
+	began := pod.CreationTimestamp.Time
+	if at := restarted(pod, ready); at.After(began) {
+		began = at
+	}
+	late := now.Sub(began) > coldStart
 	scheduled := condition(pod, corev1.PodScheduled)
 	switch {
 	case pod.DeletionTimestamp != nil:
@@ -103,6 +107,30 @@ func worker(pod *corev1.Pod, now time.Time, coldStart time.Duration) Worker {
 		w.Trouble, w.Detail = trouble, detail
 	}
 	return w
+}
+
+// restarted is when the pod began to start again because a container that had served ended; zero for a pod
+// that never served. One that crashes again before it is Ready has not served since, so a crash loop is not a
+// start for ever: its last run began after the pod lost its readiness.
+func restarted(pod *corev1.Pod, ready *corev1.PodCondition) time.Time {
+	var latest time.Time
+	for _, c := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
+		ended, again := c.LastTerminationState.Terminated, c.State.Running
+		if c.State.Terminated != nil {
+			ended, again = c.State.Terminated, nil // the kubelet has not started it again yet
+		}
+		if ended == nil || ready == nil || ended.StartedAt.After(ready.LastTransitionTime.Time) {
+			continue
+		}
+		at := ended.FinishedAt.Time
+		if again != nil {
+			at = again.StartedAt.Time
+		}
+		if at.After(latest) {
+			latest = at
+		}
+	}
+	return latest
 }
 
 // harmless are waiting reasons that every pod passes through.

@@ -14,6 +14,16 @@ func TestStatesOfWorkers(t *testing.T) {
 	waiting := func(reason string) []corev1.ContainerStatus {
 		return []corev1.ContainerStatus{{Name: "worker", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: "m"}}}}
 	}
+	// restart lets the container run again since one instant, its last run have begun at another, and the pod be
+	// not Ready since a third.
+	restart := func(p *corev1.Pod, again, ran, unready time.Time) {
+		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionFalse, LastTransitionTime: metav1.NewTime(unready)}}
+		p.Status.ContainerStatuses = []corev1.ContainerStatus{{
+			Name: "worker", RestartCount: 1,
+			State:                corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(again)}},
+			LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{StartedAt: metav1.NewTime(ran), FinishedAt: metav1.NewTime(again.Add(-time.Second))}},
+		}}
+	}
 	for _, c := range []struct {
 		name    string
 		age     time.Duration
@@ -42,6 +52,20 @@ func TestStatesOfWorkers(t *testing.T) {
 				Name: "nvidia.com/gpu", Resources: []corev1.ResourceHealth{{ResourceID: "gpu-3", Health: corev1.ResourceHealthStatusUnhealthy}},
 			}}}}
 		}, WorkerReady, TroubleGPUUnhealthy},
+		{"served and was restarted in place", time.Hour, func(p *corev1.Pod) {
+			restart(p, now.Add(-30*time.Second), now.Add(-time.Hour), now.Add(-31*time.Second))
+		}, WorkerStarting, ""},
+		{"served, was restarted in place and does not come back", time.Hour, func(p *corev1.Pod) { restart(p, now.Add(-2*time.Minute), now.Add(-time.Hour), now.Add(-2*time.Minute)) }, WorkerFailing, "NotReady"},
+		{"served and waits to be restarted", time.Hour, func(p *corev1.Pod) {
+			restart(p, now.Add(-10*time.Second), now.Add(-time.Hour), now.Add(-10*time.Second))
+			p.Status.ContainerStatuses[0].State = waiting("CrashLoopBackOff")[0].State
+		}, WorkerStarting, "CrashLoopBackOff"},
+		{"served long ago and crashes since", time.Hour, func(p *corev1.Pod) {
+			restart(p, now.Add(-30*time.Second), now.Add(-50*time.Second), now.Add(-20*time.Minute))
+		}, WorkerFailing, "NotReady"},
+		{"never served and crashes", time.Hour, func(p *corev1.Pod) {
+			restart(p, now.Add(-30*time.Second), now.Add(-50*time.Second), now.Add(-time.Hour))
+		}, WorkerFailing, "NotReady"},
 		{"leaves, though Ready", 2 * time.Minute, func(p *corev1.Pod) {
 			p.DeletionTimestamp = &metav1.Time{Time: now}
 			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}

@@ -19,7 +19,8 @@ type InferencePoolStatusApplyConfiguration struct {
 	// observedGeneration is the generation of the spec that the status speaks of.
 	ObservedGeneration *int64 `json:"observedGeneration,omitempty"`
 	// conditions of the pool: Ready, WorkersReady, BatchersReady, CapacityAvailable, MetricsAvailable,
-	// Scaling (its message is the last decision and its reason), FillSufficient, NamesAvailable.
+	// Scaling (its message is the last decision and its reason), FillSufficient, RolloutSafe,
+	// NamesAvailable.
 	Conditions []v1.ConditionApplyConfiguration `json:"conditions,omitempty"`
 	// zone is the pool's zone.
 	Zone *ZoneStatusApplyConfiguration `json:"zone,omitempty"`
