@@ -21,7 +21,11 @@ type batcher struct {
 
 func newBatcher(c config, log *slog.Logger) (*batcher, error) {
 	b := &batcher{Process: process.New(c.Config, log), config: c}
-	engine := dispatch.Config{Batching: batching.FromPool(c.Pool, b.Name()+"-"+startID()), Logger: log}
+	err := b.OpenReports("sluice-batcher")
+	if err != nil {
+		return nil, err
+	}
+	engine := dispatch.Config{Batching: batching.FromPool(c.Pool, b.Name()+"-"+startID()), Logger: log, Tracer: b.Reports.Tracer}
 	var addWorkers func()
 	if c.simulate > 0 {
 		addWorkers = b.simulate(&engine)
@@ -30,7 +34,7 @@ func newBatcher(c config, log *slog.Logger) (*batcher, error) {
 	b.Parked = func() int { return b.engine.Snapshot().Parked }
 	b.Drain, b.Close = b.engine.Drain, b.engine.Close
 	b.SetSignal = b.setSignal
-	err := b.MakeGateway(gateway.Options{Engine: b.engine})
+	err = b.MakeGateway(gateway.Options{Engine: b.engine})
 	if err == nil {
 		switch {
 		case c.kubernetes():

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -67,10 +66,10 @@ func TestFlags(t *testing.T) {
 // running is a batcher on real sockets.
 type running struct {
 	*batcher
-	public, internal string
-	cancel           context.CancelFunc
-	stopped          atomic.Bool // it was told to stop
-	done             chan error
+	public, secure, internal string
+	cancel                   context.CancelFunc
+	stopped                  atomic.Bool // it was told to stop
+	done                     chan error
 }
 
 func start(t *testing.T, args ...string) *running {
@@ -79,11 +78,8 @@ func start(t *testing.T, args ...string) *running {
 	if err != nil {
 		t.Fatal(err)
 	}
-	public, err := net.Listen("tcp", c.Listen)
-	if err != nil {
-		t.Fatal(err)
-	}
-	internal, err := net.Listen("tcp", c.InternalListen)
+	c.TLSListen = "127.0.0.1:0"
+	public, internal, err := c.Open()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,7 +88,13 @@ func start(t *testing.T, args ...string) *running {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	p := &running{batcher: b, public: "http://" + public.Addr().String(), internal: "http://" + internal.Addr().String(), cancel: cancel, done: make(chan error, 1)}
+	p := &running{batcher: b, internal: "http://" + internal.Addr().String(), cancel: cancel, done: make(chan error, 1)}
+	if public.Plain != nil {
+		p.public = "http://" + public.Plain.Addr().String()
+	}
+	if public.TLS != nil {
+		p.secure = "https://" + public.TLS.Addr().String()
+	}
 	go func() { p.done <- b.Serve(ctx, public, internal) }()
 	t.Cleanup(cancel)
 	return p

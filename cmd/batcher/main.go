@@ -31,7 +31,7 @@ func run(ctx context.Context, c config, log *slog.Logger) error {
 		return err
 	}
 	defer stop()
-	ls, err := process.Listen(c.Listen, c.InternalListen)
+	public, internal, err := c.Open()
 	if err != nil {
 		return err
 	}
@@ -39,5 +39,5 @@ func run(ctx context.Context, c config, log *slog.Logger) error {
 	if err != nil {
 		return err // the process ends, and its listeners with it
 	}
-	return b.Serve(ctx, ls[0], ls[1])
+	return b.Serve(ctx, public, internal)
 }

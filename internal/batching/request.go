@@ -31,6 +31,9 @@ type Request struct {
 	Params wire.Parameters
 	// Arrival is when the gateway received the request; zero means now.
 	Arrival time.Time
+	// Trace is the caller's own and never looked at here: the Runner finds it with the request. Nil for one that
+	// is not traced.
+	Trace any
 	// Deadline is when the client stops waiting. Zero, or later than Arrival plus the tier's timeout, means
 	// Arrival plus the tier's timeout.
 	Deadline time.Time

@@ -8,6 +8,7 @@ import (
 	"net/http"
 
 	"sluice.dev/sluice/internal/batching"
+	"sluice.dev/sluice/internal/telemetry"
 )
 
 // Endpoint is one worker as discovery names it.
@@ -22,6 +23,8 @@ type Config struct {
 	// Transport carries the calls to workers; nil means NewTransport(). A Local serves workers in this
 	// process.
 	Transport http.RoundTripper
+	// Tracer makes the spans of batches that carry traced requests; nil makes none.
+	Tracer *telemetry.Tracer
 	// Logger gets one line for a worker that changes between healthy and not; nil discards.
 	Logger *slog.Logger
 }

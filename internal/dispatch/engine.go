@@ -7,12 +7,14 @@ import (
 	"sync"
 
 	"sluice.dev/sluice/internal/batching"
+	"sluice.dev/sluice/internal/telemetry"
 )
 
 // Engine is a Batcher with workers behind HTTP: the batching.Submitter of a pool. Safe for concurrent use.
 type Engine struct {
 	*batching.Batcher
 	client *client
+	tracer *telemetry.Tracer
 	log    *slog.Logger
 
 	ctx     context.Context
@@ -31,7 +33,7 @@ func New(cfg Config) *Engine {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	e := &Engine{client: newClient(cfg.Transport), log: cfg.Logger, probes: map[Endpoint]*prober{}}
+	e := &Engine{client: newClient(cfg.Transport), tracer: cfg.Tracer, log: cfg.Logger, probes: map[Endpoint]*prober{}}
 	e.ctx, e.cancel = context.WithCancel(context.Background())
 	e.Batcher = batching.NewBatcher(cfg.Batching, runner{e})
 	return e
@@ -84,7 +86,9 @@ type runner struct{ e *Engine }
 
 // Run implements batching.Runner.
 func (r runner) Run(ctx context.Context, b *batching.Batch) batching.Outcome {
+	ctx, span := r.e.tracer.Batch(ctx, b)
 	o := r.e.client.run(ctx, b)
+	span.End(o)
 	switch o.Kind {
 	case batching.Refused, batching.Raised, batching.Crashed, batching.TimedOut:
 		if ctx.Err() == nil {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"sluice.dev/sluice/internal/batching"
+	"sluice.dev/sluice/internal/telemetry"
 	"sluice.dev/sluice/internal/wire"
 )
 
@@ -124,6 +125,7 @@ func (c *client) call(ctx context.Context, method, addr, path string, body *byte
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
+	telemetry.Inject(ctx, req.Header)
 	resp, err := c.transport.RoundTrip(req)
 	if err != nil {
 		return 0, nil, &sendError{err, connected.Load(), reused.Load()}

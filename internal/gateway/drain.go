@@ -43,7 +43,11 @@ func (s *Server) Run(l net.Listener) error {
 	s.mu.Lock()
 	s.listener = l
 	s.mu.Unlock()
-	err := s.Serve(l)
+	serve := s.Serve
+	if s.TLSConfig != nil {
+		serve = func(l net.Listener) error { return s.ServeTLS(l, "", "") }
+	}
+	err := serve(l)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.draining || errors.Is(err, http.ErrServerClosed) {

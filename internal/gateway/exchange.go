@@ -13,6 +13,7 @@ import (
 
 	"sluice.dev/sluice/internal/batching"
 	"sluice.dev/sluice/internal/quota"
+	"sluice.dev/sluice/internal/telemetry"
 	"sluice.dev/sluice/internal/wire"
 )
 
@@ -39,6 +40,8 @@ type exchange struct {
 	levels   []quota.Level
 	deadline time.Time
 	result   batching.Result
+
+	trace *telemetry.Request // nil: not traced
 }
 
 // call is what a body asks for, whichever API it came by.

@@ -50,8 +50,13 @@ type Options struct {
 	BodyTimeout, WriteTimeout time.Duration
 	// Log gets a sampled access log; nil discards.
 	Log *slog.Logger
-	// AccessLogPerSecond bounds the lines of the access log. Zero: none.
+	// AccessLogPerSecond bounds the lines of the access log, of served requests and of others each. Zero: none.
+	// A pool that states its access log has the last word.
 	AccessLogPerSecond int
+	// Reports are what the pool's telemetry asks for, see NewReports. The caller closes them.
+	Reports Reports
+	// Certificate is what the public port is served with; nil without TLS. The caller runs it.
+	Certificate *Certificate
 }
 
 // Gateway is the public HTTP API of a pool. Safe for concurrent use.
@@ -65,7 +70,10 @@ type Gateway struct {
 	strays        strays
 	tiers         []tierCounters
 	metrics       *metrics
-	log           accessLog
+	log           *accessLog
+	reports       Reports
+	cert          *Certificate
+	pseudonyms    bool
 	bodyTimeout   time.Duration
 	writeTimeout  time.Duration
 	mux           *http.ServeMux
@@ -97,11 +105,20 @@ func New(o Options) (*Gateway, error) {
 	g := &Gateway{
 		pool: o.Pool, engine: o.Engine, identity: id, anonymousFlow: flowKey(o.Pool.Name, ""),
 		quota: o.Quota, zone: newZoneView(o.Pool, o.Engine, now), tiers: make([]tierCounters, len(o.Pool.Tiers)),
-		log:         accessLog{log: o.Log, perSecond: o.AccessLogPerSecond},
+		log: accessLogOf(o), reports: o.Reports, cert: o.Certificate, pseudonyms: pseudonyms(o.Pool),
 		bodyTimeout: defaultTo(o.BodyTimeout, 10*time.Second), writeTimeout: defaultTo(o.WriteTimeout, 10*time.Second),
 		pod: o.Pod, podUID: o.PodUID, startID: newID(), started: now,
 	}
 	g.metrics = newMetrics(g)
+	if t := o.Reports.Tracer; t != nil {
+		g.metrics.registry.MustRegister(t)
+	}
+	if u := o.Reports.Usage; u != nil {
+		g.metrics.registry.MustRegister(u)
+	}
+	if o.Certificate != nil {
+		g.metrics.registry.MustRegister(o.Certificate)
+	}
 	g.mux = g.routes()
 	return g, nil
 }

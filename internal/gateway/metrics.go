@@ -38,6 +38,10 @@ const (
 	metricAdmit       = "sluice_admit_ratio"
 	metricSignalStale = "sluice_zone_signal_stale"
 	metricSignalGen   = "sluice_zone_signal_generation"
+
+	metricCertNotAfter = "sluice_tls_certificate_not_after_seconds"
+	metricCertReloads  = "sluice_tls_certificate_reloads_total"
+	metricCertFailures = "sluice_tls_certificate_failures_total"
 )
 
 // metrics of one gateway, in a registry of its own.

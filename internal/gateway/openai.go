@@ -336,4 +336,5 @@ func (g *Gateway) serveModels(w http.ResponseWriter, r *http.Request, write func
 	}
 	g.metrics.request("unknown", http.StatusOK, ReasonOK)
 	g.log.write(g, x, nil, time.Since(x.arrival))
+	g.endTrace(x, nil, time.Since(x.arrival))
 }

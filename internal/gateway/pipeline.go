@@ -37,6 +37,7 @@ func (g *Gateway) newExchange(w http.ResponseWriter, r *http.Request, c codec) *
 	now := time.Now()
 	x := &exchange{w: w, r: r, codec: c, arrival: now, wall: now, id: newID()}
 	x.caller.tier = -1
+	x.trace = g.reports.Tracer.Request(r, now)
 	w.Header().Set("X-Request-Id", x.id)
 	return x
 }
@@ -59,11 +60,10 @@ func (g *Gateway) refuseRoute(w http.ResponseWriter, r *http.Request, c codec, r
 	g.answer(g.newExchange(w, r, c), ref)
 }
 
-// answer writes what became of the request, counts and logs it.
+// answer writes what became of the request and reports it.
 func (g *Gateway) answer(x *exchange, ref *refusal) {
 	latency := time.Since(x.arrival)
-	g.count(x, ref, latency)
-	g.log.write(g, x, ref, latency)
+	g.tell(x, ref, latency)
 	if ref != nil && ref.answer().status == statusClientClosed {
 		return // nobody reads it
 	}
@@ -178,8 +178,10 @@ func (g *Gateway) setExpiry(x *exchange) *refusal {
 
 // submit hands the request to the batcher and waits for its answer.
 func (g *Gateway) submit(x *exchange) *refusal {
+	x.trace.Admit()
 	res, err := g.engine.Submit(x.r.Context(), batching.Request{
-		ID: x.id, Tier: x.caller.tier, Flow: x.caller.flow, Input: x.call.input, Params: x.call.params,
+		Trace: x.trace.Carried(),
+		ID:    x.id, Tier: x.caller.tier, Flow: x.caller.flow, Input: x.call.input, Params: x.call.params,
 		Arrival: x.arrival, Deadline: x.deadline,
 	})
 	if err == nil {

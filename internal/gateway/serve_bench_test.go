@@ -40,12 +40,19 @@ func BenchmarkServe(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
+	benchServe(b, g, "")
+}
+
+func benchServe(b *testing.B, g *Gateway, traceparent string) {
 	body := `{"model":"local","input":"` + strings.Repeat("abcdefg ", 8) + `"}`
 	reader := strings.NewReader(body)
 	r, _ := http.NewRequest(http.MethodPost, "/v1/inference", nil)
 	r.RemoteAddr = "127.0.0.1:4711"
 	r.ContentLength = int64(len(body))
 	r.Header = http.Header{"Content-Type": {"application/json"}, "Sluice-Tier": {"enterprise"}, "Sluice-Tenant": {"bench"}, "User-Agent": {"bench"}}
+	if traceparent != "" {
+		r.Header.Set("Traceparent", traceparent)
+	}
 	w := &sink{h: http.Header{}}
 	b.ReportAllocs()
 	for b.Loop() {

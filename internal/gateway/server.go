@@ -62,7 +62,7 @@ func (g *Gateway) InternalHandler(o InternalOptions) http.Handler {
 	})
 	mux.HandleFunc("GET "+wire.PathReadyz, func(w http.ResponseWriter, _ *http.Request) {
 		if !o.Readiness.ready.Load() {
-			http.Error(w, "not ready: the caches are not synced yet, or the process is stopping", http.StatusServiceUnavailable)
+			http.Error(w, "not ready: the caches are not synced yet, there is no certificate for TLS yet, or the process is stopping", http.StatusServiceUnavailable)
 			return
 		}
 		_, _ = w.Write([]byte("ok\n"))

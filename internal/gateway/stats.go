@@ -51,6 +51,9 @@ func (g *Gateway) stats(now time.Time) wire.Stats {
 		Workers: snap.Workers, Zone: string(v.zone), ZoneReason: v.reason,
 		UnknownTierTenants: g.strays.list(now),
 	}
+	if g.cert != nil {
+		s.TLS = g.cert.Status()
+	}
 	if s.Workers == nil {
 		s.Workers = []wire.WorkerView{}
 	}

@@ -28,6 +28,9 @@ type Pool struct {
 	Gateway  Gateway  `json:"gateway"`
 	Zones    Zones    `json:"zones"`
 
+	// Telemetry is what leaves the data plane about single requests; nil: nothing but the process's own access log.
+	Telemetry *Telemetry `json:"telemetry,omitempty"`
+
 	// MaxWorkers is the largest number of workers the pool may have: bounds of queues and of connections
 	// are derived from it.
 	MaxWorkers int `json:"maxWorkers"`
@@ -66,6 +69,7 @@ type Gateway struct {
 	RejectUnsupported    bool     `json:"rejectUnsupported,omitempty"` // of parameters the backend does not take
 	StaleSignalOwnView   bool     `json:"staleSignalOwnView,omitempty"`
 	BackendParameterMode string   `json:"backendParameterMode"` // item, batch or none: how the backend takes parameters
+	TLS                  *TLS     `json:"tls,omitempty"`        // nil: the public API is plain HTTP
 }
 
 // Zones are the thresholds of a gateway's own view: of one kind, the other is zero.
@@ -131,6 +135,12 @@ func (p Pool) Validate() error {
 		return fmt.Errorf("pool document: batching.inferenceTimeout must be longer than inferenceTime")
 	case p.TargetPercent < 1 || p.TargetPercent > 100:
 		return fmt.Errorf("pool document: targetPercent is %d, want 1 to 100", p.TargetPercent)
+	}
+	if err := p.Telemetry.validate(); err != nil {
+		return fmt.Errorf("pool document: telemetry.%w", err)
+	}
+	if t := p.Gateway.TLS; t != nil && t.Directory == "" {
+		return fmt.Errorf("pool document: gateway.tls.directory is empty")
 	}
 	reserved := 0
 	seen := map[string]bool{}

@@ -20,6 +20,7 @@ import (
 type Config struct {
 	Pool            poolspec.Pool
 	Listen          string // address of the public API
+	TLSListen       string // of the same over TLS, where the pool says so
 	InternalListen  string
 	TenantsFile     string
 	ZoneFile        string
@@ -43,12 +44,13 @@ func (c *Config) Register(fs *flag.FlagSet, env func(string) string) {
 	c.InCluster = env("KUBERNETES_SERVICE_HOST") != ""
 	fs.StringVar(&c.pool, "pool", "", "the pool document (JSON) that the operator writes; default: a pool \"local\" that needs no key")
 	fs.StringVar(&c.Listen, "listen", fmt.Sprintf(":%d", wire.PortPublic), "address of the public API")
+	fs.StringVar(&c.TLSListen, "tls-listen", fmt.Sprintf(":%d", wire.PortTLS), "address of the public API over TLS, where the pool document has gateway.tls")
 	fs.StringVar(&c.InternalListen, "internal-listen", fmt.Sprintf(":%d", wire.PortInternal), "address of stats, probes and metrics")
 	fs.StringVar(&c.TenantsFile, "tenants", "", "outside Kubernetes: a JSON file, a list of {\"name\", \"tier\", \"keys\": [sha256, ...], \"limits\"}")
 	fs.StringVar(&c.ZoneFile, "zone-file", "", "outside Kubernetes: a file with the zone document, read again when it changes")
 	fs.StringVar(&c.peers, "peers", "", "outside Kubernetes: the gateways that share the tenants' limits, this one included: NAME=HOST:PORT of the internal port, separated by commas; POD_NAME says which is this one")
 	fs.DurationVar(&c.Linger, "linger", 5*time.Second, "after SIGTERM: how long requests are still accepted, until everybody knows that this process leaves")
-	fs.IntVar(&c.AccessPerSecond, "access-log-per-second", 10, "most lines of the access log in a second; 0: none")
+	fs.IntVar(&c.AccessPerSecond, "access-log-per-second", 10, "most lines of the access log in a second, of served requests and of others each, unless the pool document says; 0: none")
 	fs.BoolVar(&c.Pprof, "pprof", false, "serve /debug/pprof/ on the internal port")
 	fs.StringVar(&c.CPUProfile, "cpu-profile", "", "write a CPU profile of the whole run to this file")
 }

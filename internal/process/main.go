@@ -13,6 +13,8 @@ import (
 	"syscall"
 
 	"k8s.io/klog/v2"
+
+	"sluice.dev/sluice/internal/gateway"
 )
 
 // Main is a program: it runs until SIGTERM or SIGINT ends ctx; a second signal kills. err is what reading the
@@ -51,6 +53,17 @@ func Profile(file string) (stop func(), err error) {
 		pprof.StopCPUProfile()
 		_ = f.Close()
 	}, nil
+}
+
+// Open opens the public ports that the pool asks for, and the internal one.
+func (c *Config) Open() (public gateway.Listeners, internal net.Listener, err error) {
+	if public, err = gateway.Listen(c.Pool, c.Listen, c.TLSListen); err != nil {
+		return public, nil, err
+	}
+	if internal, err = net.Listen("tcp", c.InternalListen); err != nil {
+		return gateway.Listeners{}, nil, errors.Join(err, public.Close())
+	}
+	return public, internal, nil
 }
 
 // Listen opens a listener for each address, or none.

@@ -16,13 +16,15 @@ import (
 	"sluice.dev/sluice/internal/zone"
 )
 
-// Process is a gateway with its two ports and what feeds it. The functions must be set before Serve.
+// Process is a gateway with its ports and what feeds it. The functions must be set before Serve.
 type Process struct {
 	Config  Config
 	Log     *slog.Logger
 	Gateway *gateway.Gateway
 	Tenants *gateway.Tenants
 	Quota   *gateway.FleetQuota
+	// Reports are what OpenReports made.
+	Reports gateway.Reports
 
 	// Sources run until their context ends; Synced returns when what they bring is there for the first time.
 	Sources []func(context.Context)
@@ -40,6 +42,7 @@ type Process struct {
 	Close func()
 
 	ready gateway.Readiness
+	cert  *gateway.Certificate // nil without TLS
 }
 
 // New returns a process whose quota and tenants are empty; its gateway is made with Options.
@@ -47,7 +50,29 @@ func New(c Config, log *slog.Logger) *Process {
 	p := &Process{Config: c, Log: log, Tenants: &gateway.Tenants{}, Synced: func(context.Context) error { return nil }}
 	p.Quota = gateway.NewFleetQuota(p.Name(), LongestTimeout(c.Pool))
 	p.Sources = append(p.Sources, p.Quota.Run)
+	if t := c.Pool.Gateway.TLS; t != nil {
+		p.cert = gateway.NewCertificate(t.Directory, log)
+		p.Sources = append(p.Sources, p.cert.Run)
+	}
 	return p
+}
+
+// OpenReports begins what the pool's telemetry asks for, before MakeGateway: service names the program in traces,
+// usage records go to standard output (the log goes to standard error). Serve ends it.
+func (p *Process) OpenReports(service string) (err error) {
+	p.Reports, err = gateway.NewReports(context.Background(), p.Config.Pool, service, p.Config.Pod, os.Stdout, p.Log)
+	return err
+}
+
+// reportsMargin is how long a slow collector or a full pipe may hold up the exit.
+const reportsMargin = 2 * time.Second
+
+func (p *Process) closeReports() {
+	ctx, cancel := context.WithTimeout(context.Background(), reportsMargin)
+	defer cancel()
+	if err := p.Reports.Close(ctx); err != nil {
+		p.Log.Warn("the last spans or usage records may be lost", "error", err)
+	}
 }
 
 // Name is what the others know the process by.
@@ -63,6 +88,7 @@ func (p *Process) Name() string {
 func (p *Process) MakeGateway(o gateway.Options) (err error) {
 	o.Pool, o.Tenants, o.Quota = p.Config.Pool, p.Tenants, p.Quota
 	o.Pod, o.PodUID, o.Log, o.AccessLogPerSecond = p.Config.Pod, p.Config.PodUID, p.Log, p.Config.AccessPerSecond
+	o.Reports, o.Certificate = p.Reports, p.cert
 	if p.Gateway, err = gateway.New(o); err != nil {
 		return err
 	}
@@ -128,8 +154,8 @@ func newInternalServer(h http.Handler) *http.Server {
 }
 
 // Serve answers until ctx ends, then drains.
-func (p *Process) Serve(ctx context.Context, public, internal net.Listener) error {
-	publicServer := gateway.NewServer(p.Gateway, p.Log)
+func (p *Process) Serve(ctx context.Context, public gateway.Listeners, internal net.Listener) error {
+	front := gateway.NewFront(p.Gateway, public, p.cert, p.Log)
 	internalServer := newInternalServer(p.Gateway.InternalHandler(gateway.InternalOptions{Readiness: &p.ready, Quota: p.Quota, Pprof: p.Config.Pprof}))
 	running, stopSources := context.WithCancel(context.Background())
 	var sources sync.WaitGroup
@@ -140,6 +166,7 @@ func (p *Process) Serve(ctx context.Context, public, internal net.Listener) erro
 		p.Close()
 		stopSources()
 		sources.Wait()
+		p.closeReports()
 	}()
 
 	failed := make(chan error, 2)
@@ -149,15 +176,16 @@ func (p *Process) Serve(ctx context.Context, public, internal net.Listener) erro
 		}
 	}()
 	go func() {
-		if err := publicServer.Run(public); err != nil {
+		if err := front.Run(); err != nil {
 			failed <- err
 		}
 	}()
 	defer internalServer.Close()
-	p.Log.Info("listening", "public", public.Addr().String(), "internal", internal.Addr().String(), "pool", p.Config.Pool.Name, "model", p.Config.Pool.Model)
+	p.Log.Info("listening", "public", public.String(), "internal", internal.Addr().String(), "pool", p.Config.Pool.Name, "model", p.Config.Pool.Model)
 	// Ready when the caches are there, whatever the workers do: clients must see a 503, not a refused connection.
 	go func() {
-		if p.Synced(ctx) == nil && ctx.Err() == nil {
+		// With TLS but without a certificate there is no way to see one.
+		if p.Synced(ctx) == nil && (p.cert == nil || p.cert.Wait(ctx) == nil) && ctx.Err() == nil {
 			p.ready.Set(true)
 			p.Log.Info("ready")
 			context.AfterFunc(ctx, func() { p.ready.Set(false) })
@@ -166,11 +194,11 @@ func (p *Process) Serve(ctx context.Context, public, internal net.Listener) erro
 
 	select {
 	case err := <-failed:
-		_ = publicServer.Close()
+		_ = front.Close()
 		return fmt.Errorf("serve: %w", err)
 	case <-ctx.Done():
 	}
-	return p.drain(publicServer)
+	return p.drain(front)
 }
 
 // drainMargin is for writing the last answers after the longest tier timeout.
@@ -179,7 +207,7 @@ const drainMargin = 2 * time.Second
 // drain stops in the order in which clients lose nothing: unready (the Service forgets this pod), a linger in
 // which late requests are served and connections closed with their answers, no new connections, the answers
 // under way, then what is behind the gateway.
-func (p *Process) drain(public *gateway.Server) error {
+func (p *Process) drain(public *gateway.Front) error {
 	p.ready.Set(false)
 	p.Gateway.Closing()
 	if p.Leaving != nil {

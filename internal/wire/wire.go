@@ -22,6 +22,7 @@ const (
 // (probes) and Prometheus.
 const (
 	PortPublic   = 8080 // batcher and gateway: the pool's Service maps 80 to it
+	PortTLS      = 8443 // the same over TLS: the Service maps 443 to it
 	PortInternal = 8081 // batcher and gateway: stats, probes, metrics
 	PortWorker   = 9000 // GPU worker: batches, state, probes, metrics
 )
@@ -164,7 +165,23 @@ type Stats struct {
 	SignalGeneration int64 `json:"signal_generation"`
 	SignalStale      bool  `json:"signal_stale"`
 
+	TLS *TLSStatus `json:"tls,omitempty"` // only of a pool with TLS
+
 	UnknownTierTenants []string `json:"unknown_tier_tenants,omitempty"` // tenants refused because the pool lacks their tier
+}
+
+// Problems of a certificate.
+const (
+	TLSMissing = "missing" // there are no files
+	TLSInvalid = "invalid" // they are no usable pair
+)
+
+// TLSStatus says what certificate a gateway serves, in Unix seconds (0: none), and why not the one in its files.
+type TLSStatus struct {
+	NotBefore int64  `json:"not_before"`
+	NotAfter  int64  `json:"not_after"`
+	Problem   string `json:"problem,omitempty"` // TLSMissing, TLSInvalid
+	Message   string `json:"message,omitempty"`
 }
 
 // TierStats are the counters of one tier. Offered counts first attempts that were wanted served: admitted
