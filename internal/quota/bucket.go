@@ -1,6 +1,7 @@
 package quota
 
 import (
+	"math"
 	"math/bits"
 	"time"
 )
@@ -70,13 +71,21 @@ func (b *bucket) wait(n int64) time.Duration {
 	if b.level >= n {
 		return 0
 	}
-	hi, lo := bits.Mul64(uint64(n-b.level), minute)
+	return b.flow(n - b.level)
+}
+
+// flow is how long n units take to flow in, rounded up to a nanosecond.
+func (b *bucket) flow(n int64) time.Duration {
+	hi, lo := bits.Mul64(uint64(n), minute)
 	lo, borrow := bits.Sub64(lo, b.frac, 0)
 	hi -= borrow
 	lo, carry := bits.Add64(lo, uint64(b.rate)-1, 0)
 	hi += carry
-	q, _ := bits.Div64(hi, lo, uint64(b.rate)) // n-level <= 2*rate, so the quotient fits
-	return time.Duration(q)
+	if hi >= uint64(b.rate) {
+		return math.MaxInt64
+	}
+	q, _ := bits.Div64(hi, lo, uint64(b.rate))
+	return time.Duration(min(q, math.MaxInt64))
 }
 
 func (b *bucket) take(n int64) {
@@ -84,9 +93,16 @@ func (b *bucket) take(n int64) {
 	b.held += n
 }
 
-// settle gives back what a reservation of n did not use. The debt is bounded by one burst.
+// release counts n of what is held as spent.
+func (b *bucket) release(n int64) { b.held = max(0, b.held-n) }
+
+// settle gives back what a reservation of n did not use. The debt is bounded by one burst. Without a limit
+// there is nothing to settle.
 func (b *bucket) settle(n, used int64) {
-	b.held -= n
+	b.release(n)
+	if b.rate == 0 {
+		return
+	}
 	b.level += n - used
 	if b.level < -b.rate {
 		b.level = -b.rate
