@@ -113,7 +113,7 @@ const (
 )
 
 // RequestClass says whether somebody waits for the answers of a tier.
-// +kubebuilder:validation:Enum=Interactive;Background
+// +kubebuilder:validation:Enum=Interactive;Background;Internal
 type RequestClass string
 
 const (
@@ -122,6 +122,8 @@ const (
 	// ClassBackground has no latency need: it fills what the interactive tiers leave free and pauses
 	// in Yellow and Red.
 	ClassBackground RequestClass = "Background"
+	// ClassInternal is Background that is admitted in its hours only, or while the pool is idle.
+	ClassInternal RequestClass = "Internal"
 )
 
 // Tier is one class of service.
@@ -129,6 +131,8 @@ const (
 // +kubebuilder:validation:XValidation:rule="!has(self.latencyTarget) || !has(self.timeout) || duration(self.latencyTarget) <= duration(self.timeout)",message="latencyTarget must be at most timeout"
 // +kubebuilder:validation:XValidation:rule="!has(self.timeout) || duration(self.timeout) >= duration('100ms') && duration(self.timeout) <= duration('10m')",message="timeout must be between 100ms and 10m"
 // +kubebuilder:validation:XValidation:rule="!has(self.latencyTarget) || duration(self.latencyTarget) >= duration('20ms')",message="latencyTarget must be at least 20ms"
+// +kubebuilder:validation:XValidation:rule="has(self.hours) == (has(self.class) && self.class == 'Internal')",message="hours is required when class is Internal, and only then"
+// +kubebuilder:validation:XValidation:rule="!has(self.degrade) || !has(self.class) || self.class == 'Interactive'",message="degrade may only be set when class is Interactive: the other classes pause instead"
 type Tier struct {
 	// name is the tier's name, as InferenceTenants refer to it and as answers and metrics carry it.
 	// +required
@@ -169,10 +173,143 @@ type Tier struct {
 	// +kubebuilder:validation:Maximum=50
 	ReservedPercent int32 `json:"reservedPercent"`
 
-	// class is Interactive (somebody waits) or Background (no latency need: pauses in Yellow and Red).
+	// class is Interactive (somebody waits), Background (no latency need: pauses in Yellow and Red) or
+	// Internal (as Background, and in its hours only, unless the pool is idle).
 	// +optional
 	// +kubebuilder:default=Interactive
 	Class RequestClass `json:"class,omitempty"`
+
+	// hours is when an Internal tier is admitted although the pool is not idle.
+	// +optional
+	Hours *TierHours `json:"hours,omitempty"`
+
+	// limits bound what all tenants of the tier together may ask for, in this pool. What there is is divided
+	// among them in fair parts. They gate beside each tenant's own limits.
+	// +optional
+	Limits *TenantLimits `json:"limits,omitempty"`
+
+	// degrade says how a request of the tier is served more cheaply before it is shed.
+	// +optional
+	Degrade *DegradeSpec `json:"degrade,omitempty"`
+}
+
+// TierHours is a window that opens by a schedule.
+//
+// +kubebuilder:validation:XValidation:rule="!has(self.duration) || duration(self.duration) >= duration('1m') && duration(self.duration) <= duration('24h')",message="duration must be between 1m and 24h"
+// +kubebuilder:validation:XValidation:rule="!has(self.timeZone) || timestamp('2026-01-01T00:00:00Z').getHours(self.timeZone) >= 0",message="timeZone must be a name of the IANA time zone database, such as Europe/Berlin"
+// +kubebuilder:validation:XValidation:rule="self.schedule.split(' ').all(f, f.split(',').all(u, !u.contains('-') || int(u.split('/')[0].split('-')[0]) <= int(u.split('/')[0].split('-')[1])))",message="schedule: a range A-B must not go backwards"
+type TierHours struct {
+	// schedule is when the window opens, in cron's five fields: minute, hour, day of month, month, day of
+	// week. Each is *, a number, a range A-B, a list of these with commas, or one of them with /STEP.
+	// +required
+	// +kubebuilder:validation:MinLength=9
+	// +kubebuilder:validation:MaxLength=128
+	// +kubebuilder:validation:Pattern=`^(\*|([0-9]|[1-5][0-9])(-([0-9]|[1-5][0-9]))?)(/[1-9][0-9]?)?(,(\*|([0-9]|[1-5][0-9])(-([0-9]|[1-5][0-9]))?)(/[1-9][0-9]?)?)* (\*|([0-9]|1[0-9]|2[0-3])(-([0-9]|1[0-9]|2[0-3]))?)(/[1-9][0-9]?)?(,(\*|([0-9]|1[0-9]|2[0-3])(-([0-9]|1[0-9]|2[0-3]))?)(/[1-9][0-9]?)?)* (\*|([1-9]|[12][0-9]|3[01])(-([1-9]|[12][0-9]|3[01]))?)(/[1-9][0-9]?)?(,(\*|([1-9]|[12][0-9]|3[01])(-([1-9]|[12][0-9]|3[01]))?)(/[1-9][0-9]?)?)* (\*|([1-9]|1[0-2])(-([1-9]|1[0-2]))?)(/[1-9][0-9]?)?(,(\*|([1-9]|1[0-2])(-([1-9]|1[0-2]))?)(/[1-9][0-9]?)?)* (\*|[0-6](-[0-6])?)(/[1-9][0-9]?)?(,(\*|[0-6](-[0-6])?)(/[1-9][0-9]?)?)*$`
+	Schedule string `json:"schedule"`
+
+	// duration is how long the window stays open. Between 1m and 24h.
+	// +optional
+	// +kubebuilder:default="8h"
+	// +kubebuilder:validation:MaxLength=16
+	// +kubebuilder:validation:Pattern=`^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$`
+	// +kubebuilder:validation:Type=string
+	Duration metav1.Duration `json:"duration,omitzero"`
+
+	// timeZone is whose clock the schedule means: a name of the IANA time zone database.
+	// +optional
+	// +kubebuilder:default="UTC"
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+){0,2}$`
+	TimeZone string `json:"timeZone,omitempty"`
+}
+
+// DegradeSpec is a ladder for each zone. The steps that make a request cheaper (maxTokens, parameter) are taken
+// for every request of the tier in that zone; those that answer it elsewhere (reroute, answer) for a request
+// that would otherwise be refused for want of capacity, in order. In Green nothing is degraded, except that
+// a request which could not be answered in time takes the reroute or answer of yellow. An answer that was
+// degraded says so, and how.
+//
+// +kubebuilder:validation:MinProperties=1
+type DegradeSpec struct {
+	// yellow is the ladder in zone Yellow.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=4
+	// +kubebuilder:validation:XValidation:rule="self.all(s, !has(s.answer)) || self.filter(s, has(s.answer)).size() == 1 && has(self[self.size()-1].answer)",message="answer must be the last step: it always answers"
+	// +kubebuilder:validation:XValidation:rule="self.filter(s, has(s.maxTokens)).size() <= 1 && self.filter(s, has(s.parameter)).size() <= 1 && self.filter(s, has(s.reroute)).size() <= 1",message="each kind of step may be there once"
+	Yellow []DegradeStep `json:"yellow,omitempty"`
+
+	// red is the ladder in zone Red. Unset, that of yellow holds.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=4
+	// +kubebuilder:validation:XValidation:rule="self.all(s, !has(s.answer)) || self.filter(s, has(s.answer)).size() == 1 && has(self[self.size()-1].answer)",message="answer must be the last step: it always answers"
+	// +kubebuilder:validation:XValidation:rule="self.filter(s, has(s.maxTokens)).size() <= 1 && self.filter(s, has(s.parameter)).size() <= 1 && self.filter(s, has(s.reroute)).size() <= 1",message="each kind of step may be there once"
+	Red []DegradeStep `json:"red,omitempty"`
+}
+
+// DegradeStep is one step; exactly one of its fields.
+//
+// +kubebuilder:validation:XValidation:rule="[has(self.maxTokens), has(self.parameter), has(self.reroute), has(self.answer)].filter(x, x).size() == 1",message="set exactly one of maxTokens, parameter, reroute and answer"
+type DegradeStep struct {
+	// maxTokens caps max_tokens.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=10000000
+	MaxTokens *int32 `json:"maxTokens,omitempty"`
+
+	// parameter is handed to the backend with the request: one by which it leaves an optional path out.
+	// +optional
+	Parameter *DegradeParameter `json:"parameter,omitempty"`
+
+	// reroute hands the request to another pool of the namespace, once: a pool that got it this way does
+	// not hand it on. The caller's credentials go with it, and its limits there hold.
+	// +optional
+	Reroute *DegradeReroute `json:"reroute,omitempty"`
+
+	// answer is given instead of the function's output.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=4096
+	Answer string `json:"answer,omitempty"`
+}
+
+// DegradeParameter is a parameter of the backend.
+//
+// +kubebuilder:validation:XValidation:rule="!(self.name in ['max_tokens', 'temperature'])",message="name must not be max_tokens or temperature: those are the client's"
+type DegradeParameter struct {
+	// name of the parameter, as the backend knows it.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[A-Za-z_][A-Za-z0-9_.-]*$`
+	Name string `json:"name"`
+
+	// value of the parameter. true and false are booleans, whole numbers are integers, all else is a string.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=128
+	Value string `json:"value"`
+}
+
+// DegradeReroute is another pool.
+type DegradeReroute struct {
+	// pool is the name of an InferencePool of the same namespace.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=40
+	// +kubebuilder:validation:Pattern=`^[a-z]([-a-z0-9]*[a-z0-9])?$`
+	Pool string `json:"pool"`
+
+	// model is that pool's spec.model.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=128
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9][A-Za-z0-9._:/-]*$`
+	Model string `json:"model"`
 }
 
 // BatchingSpec says how requests are gathered into batches.
@@ -442,7 +579,21 @@ type GatewaySpec struct {
 	// +optional
 	// +kubebuilder:default=Warn
 	UnsupportedParameters ParametersPolicy `json:"unsupportedParameters,omitempty"`
+
+	// sharedLimits bound what all tenants of the pool together may ask for. What there is is divided among
+	// them in fair parts: a tenant that asks for less than its part is never refused because another has
+	// used up the rest. They gate beside each tenant's own limits.
+	// +optional
+	SharedLimits *TenantLimits `json:"sharedLimits,omitempty"`
+
+	// tokenEncoding is how the tokens of a prompt are counted for limits. Unset, 4 bytes count as one.
+	// +optional
+	TokenEncoding TokenEncoding `json:"tokenEncoding,omitempty"`
 }
+
+// TokenEncoding is how text is divided into tokens.
+// +kubebuilder:validation:Enum=o200k_base;cl100k_base;p50k_base;r50k_base
+type TokenEncoding string
 
 // TrustedHeadersSpec names who may state a request's tenant and tier, and how.
 type TrustedHeadersSpec struct {

@@ -75,7 +75,7 @@ type TenantKey struct {
 	NotAfter *metav1.Time `json:"notAfter,omitempty"`
 }
 
-// TenantLimits bound what a tenant may ask for. Unset is unlimited.
+// TenantLimits bound what a tenant, or several together, may ask for. Unset is unlimited.
 type TenantLimits struct {
 	// requestsPerMinute bounds the requests. The bucket holds one minute's worth.
 	// +optional

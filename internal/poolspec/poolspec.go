@@ -46,6 +46,38 @@ type Tier struct {
 	Shedding        string   `json:"shedding"` // Never, Throttle or First
 	ReservedPercent int      `json:"reservedPercent"`
 	Background      bool     `json:"background,omitempty"`
+	Hours           *Hours   `json:"hours,omitempty"` // Background in these hours only, or while the pool is idle
+	Limits          Limits   `json:"limits,omitzero"` // of all its tenants together
+	Degrade         *Degrade `json:"degrade,omitempty"`
+}
+
+// Hours is a window that opens by a schedule.
+type Hours struct {
+	Schedule string   `json:"schedule"` // cron, five fields
+	Duration Duration `json:"duration"`
+	TimeZone string   `json:"timeZone"`
+}
+
+// Limits are per minute; 0 is unlimited.
+type Limits struct {
+	RequestsPerMinute int64 `json:"requestsPerMinute,omitempty"`
+	TokensPerMinute   int64 `json:"tokensPerMinute,omitempty"`
+}
+
+// Degrade is a ladder for each zone.
+type Degrade struct {
+	Yellow []Step `json:"yellow,omitempty"`
+	Red    []Step `json:"red,omitempty"` // empty: Yellow's
+}
+
+// Step is one step of a ladder: one of its fields (Pool and Model together).
+type Step struct {
+	MaxTokens int    `json:"maxTokens,omitempty"`
+	Parameter string `json:"parameter,omitempty"` // its name, with Value
+	Value     string `json:"value,omitempty"`
+	Pool      string `json:"pool,omitempty"` // another pool of the namespace, with its Model
+	Model     string `json:"model,omitempty"`
+	Answer    string `json:"answer,omitempty"`
 }
 
 // Batching says how batches form.
@@ -68,8 +100,10 @@ type Gateway struct {
 	MaxBodyBytes         int      `json:"maxBodyBytes"`
 	RejectUnsupported    bool     `json:"rejectUnsupported,omitempty"` // of parameters the backend does not take
 	StaleSignalOwnView   bool     `json:"staleSignalOwnView,omitempty"`
-	BackendParameterMode string   `json:"backendParameterMode"` // item, batch or none: how the backend takes parameters
-	TLS                  *TLS     `json:"tls,omitempty"`        // nil: the public API is plain HTTP
+	BackendParameterMode string   `json:"backendParameterMode"`  // item, batch or none: how the backend takes parameters
+	TLS                  *TLS     `json:"tls,omitempty"`         // nil: the public API is plain HTTP
+	SharedLimits         Limits   `json:"sharedLimits,omitzero"` // of all tenants together
+	TokenEncoding        string   `json:"tokenEncoding,omitempty"`
 }
 
 // Zones are the thresholds of a gateway's own view: of one kind, the other is zero.
@@ -153,9 +187,42 @@ func (p Pool) Validate() error {
 			return fmt.Errorf("pool document: tiers[%d]: timeout and latencyTarget must be positive", i)
 		}
 		reserved += t.ReservedPercent
+		if err := t.validate(); err != nil {
+			return fmt.Errorf("pool document: tiers[%d].%w", i, err)
+		}
 	}
 	if reserved > 50 {
 		return fmt.Errorf("pool document: reservedPercent of all tiers is %d, at most 50", reserved)
+	}
+	return nil
+}
+
+func (t Tier) validate() error {
+	switch {
+	case t.Hours != nil && !t.Background:
+		return fmt.Errorf("hours: only a background tier has hours")
+	case t.Degrade != nil && t.Background:
+		return fmt.Errorf("degrade: a background tier pauses instead")
+	case t.Limits.RequestsPerMinute < 0 || t.Limits.TokensPerMinute < 0:
+		return fmt.Errorf("limits: must not be negative")
+	case t.Degrade == nil:
+		return nil
+	}
+	for _, ladder := range [][]Step{t.Degrade.Yellow, t.Degrade.Red} {
+		for i, s := range ladder {
+			set := 0
+			for _, is := range []bool{s.MaxTokens > 0, s.Parameter != "" && s.Value != "", s.Pool != "" && s.Model != "", s.Answer != ""} {
+				if is {
+					set++
+				}
+			}
+			if set != 1 {
+				return fmt.Errorf("degrade: a step must be one of maxTokens, parameter with value, pool with model, and answer")
+			}
+			if s.Answer != "" && i < len(ladder)-1 {
+				return fmt.Errorf("degrade: a step stands after answer, which always answers")
+			}
+		}
 	}
 	return nil
 }

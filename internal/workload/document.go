@@ -32,10 +32,48 @@ func Document(pool *v1alpha1.InferencePool) poolspec.Pool {
 			Timeout:         poolspec.Duration(t.Timeout.Duration),
 			Shedding:        string(t.Shedding),
 			ReservedPercent: int(t.ReservedPercent),
-			Background:      t.Class == v1alpha1.ClassBackground,
+			Background:      t.Class == v1alpha1.ClassBackground || t.Class == v1alpha1.ClassInternal,
+			Hours:           hoursDocument(t.Hours),
+			Limits:          limitsDocument(t.Limits),
+			Degrade:         degradeDocument(t.Degrade),
 		})
 	}
 	return p
+}
+
+func hoursDocument(h *v1alpha1.TierHours) *poolspec.Hours {
+	if h == nil {
+		return nil
+	}
+	return &poolspec.Hours{Schedule: h.Schedule, Duration: poolspec.Duration(h.Duration.Duration), TimeZone: h.TimeZone}
+}
+
+func limitsDocument(l *v1alpha1.TenantLimits) poolspec.Limits {
+	if l == nil {
+		return poolspec.Limits{}
+	}
+	return poolspec.Limits{RequestsPerMinute: deref(l.RequestsPerMinute, 0), TokensPerMinute: deref(l.TokensPerMinute, 0)}
+}
+
+func degradeDocument(d *v1alpha1.DegradeSpec) *poolspec.Degrade {
+	if d == nil {
+		return nil
+	}
+	return &poolspec.Degrade{Yellow: ladder(d.Yellow), Red: ladder(d.Red)}
+}
+
+func ladder(steps []v1alpha1.DegradeStep) (out []poolspec.Step) {
+	for _, s := range steps {
+		x := poolspec.Step{MaxTokens: int(deref(s.MaxTokens, 0)), Answer: s.Answer}
+		if s.Parameter != nil {
+			x.Parameter, x.Value = s.Parameter.Name, s.Parameter.Value
+		}
+		if s.Reroute != nil {
+			x.Pool, x.Model = s.Reroute.Pool, s.Reroute.Model
+		}
+		out = append(out, x)
+	}
+	return out
 }
 
 func batchingDocument(b v1alpha1.BatchingSpec) poolspec.Batching {
@@ -56,6 +94,8 @@ func gatewayDocument(spec *v1alpha1.InferencePoolSpec) poolspec.Gateway {
 		MaxBodyBytes:       int(spec.Gateway.MaxBodyBytes),
 		RejectUnsupported:  spec.Gateway.UnsupportedParameters == v1alpha1.ParametersReject,
 		StaleSignalOwnView: spec.Zones.WhenStale == v1alpha1.StaleOwnView,
+		SharedLimits:       limitsDocument(spec.Gateway.SharedLimits),
+		TokenEncoding:      string(spec.Gateway.TokenEncoding),
 		// Until a worker says how its backend takes parameters; a Python function may take none.
 		BackendParameterMode: parametersPerItem,
 	}
