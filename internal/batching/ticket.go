@@ -56,6 +56,7 @@ type paramKey struct {
 	hasMax, hasTemp bool
 	maxTokens       int
 	temperature     float64
+	set             wire.Switch
 }
 
 func keyOf(mode string, p wire.Parameters) paramKey {
@@ -70,12 +71,15 @@ func keyOf(mode string, p wire.Parameters) paramKey {
 	if p.Temperature != nil && *p.Temperature == *p.Temperature {
 		k.hasTemp, k.temperature = true, *p.Temperature
 	}
+	if p.Switch != nil {
+		k.set = *p.Switch
+	}
 	return k
 }
 
 // parameters returns the wire form of k, nil when nothing is set.
 func (k paramKey) parameters() *wire.Parameters {
-	if !k.hasMax && !k.hasTemp {
+	if !k.hasMax && !k.hasTemp && k.set == (wire.Switch{}) {
 		return nil
 	}
 	p := &wire.Parameters{}
@@ -84,6 +88,9 @@ func (k paramKey) parameters() *wire.Parameters {
 	}
 	if k.hasTemp {
 		p.Temperature = &k.temperature
+	}
+	if k.set != (wire.Switch{}) {
+		p.Switch = &k.set
 	}
 	return p
 }

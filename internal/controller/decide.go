@@ -226,7 +226,7 @@ func zoneObservation(pool *v1alpha1.InferencePool, seen *observed, capacity floa
 	o := zone.Observation{Complete: l.Complete, Sources: l.Sources, Capacity: capacity}
 	for _, t := range pool.Spec.Tiers {
 		o.Offered = append(o.Offered, l.ByTier[t.Name])
-		if t.Class != v1alpha1.ClassBackground {
+		if t.Class != v1alpha1.ClassBackground && t.Class != v1alpha1.ClassInternal {
 			o.Depth += l.Queued[t.Name]
 		}
 	}

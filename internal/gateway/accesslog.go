@@ -71,6 +71,9 @@ func (l *accessLog) write(g *Gateway, x *exchange, ref *refusal, latency time.Du
 		attrs = append(attrs, slog.Float64("queue_wait_ms", ms(x.result.QueueWait)), slog.Int("batch_size", x.result.BatchSize),
 			slog.Int("attempts", x.result.Attempts), slog.String("batch_id", x.result.BatchID), slog.String("worker", x.result.Worker))
 	}
+	if x.degraded != nil && ref == nil {
+		attrs = append(attrs, slog.Any("degraded", x.degradedList()))
+	}
 	attrs = append(attrs, slog.String("request_id", x.id), slog.String("api", x.codec.name()), slog.String("tenant", g.tenantName(x)),
 		slog.String("tier", g.tierName(x)), slog.Int("status", status), slog.String("reason", string(reason)), slog.Float64("latency_ms", ms(latency)),
 		slog.Bool("retry", x.retry), slog.Uint64("skipped", skipped))

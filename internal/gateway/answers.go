@@ -43,6 +43,11 @@ const (
 	ReasonCostAboveBurst       Reason = "cost_above_burst"
 	ReasonQuotaRequests        Reason = "quota_requests"
 	ReasonQuotaTokens          Reason = "quota_tokens"
+	ReasonTierRequests         Reason = "tier_quota_requests"
+	ReasonTierTokens           Reason = "tier_quota_tokens"
+	ReasonSharedRequests       Reason = "shared_quota_requests"
+	ReasonSharedTokens         Reason = "shared_quota_tokens"
+	ReasonHours                Reason = "outside_hours"
 	ReasonShed                 Reason = "shed"
 	ReasonPaused               Reason = "background_paused"
 	ReasonInternal             Reason = "internal"
@@ -56,6 +61,15 @@ type answer struct {
 	kind string
 	// capacity says that the refusal is for want of capacity: it counts as offered load.
 	capacity bool
+}
+
+// ofQuota says that a limit refused, not the pool.
+func (r Reason) ofQuota() bool {
+	switch r {
+	case ReasonCostAboveBurst, ReasonQuotaRequests, ReasonQuotaTokens, ReasonTierRequests, ReasonTierTokens, ReasonSharedRequests, ReasonSharedTokens:
+		return true
+	}
+	return false
 }
 
 // OpenAI's error types.
@@ -97,6 +111,11 @@ var answers = map[Reason]answer{
 	ReasonMediaType:            {415, "The body must be application/json", kindInvalid, false},
 	ReasonQuotaRequests:        {429, "The tenant's requests per minute are used up", kindRate, false},
 	ReasonQuotaTokens:          {429, "The tenant's tokens per minute are used up", kindRate, false},
+	ReasonTierRequests:         {429, "The requests per minute of the tenant's tier are used up", kindRate, false},
+	ReasonTierTokens:           {429, "The tokens per minute of the tenant's tier are used up", kindRate, false},
+	ReasonSharedRequests:       {429, "The requests per minute that all tenants share are used up", kindRate, false},
+	ReasonSharedTokens:         {429, "The tokens per minute that all tenants share are used up", kindRate, false},
+	ReasonHours:                {429, "The tier is served in its hours, or while the pool is idle", kindRate, false},
 	ReasonShed:                 {429, "The pool is overloaded and sheds load of this tier", kindRate, true},
 	ReasonPaused:               {429, "Background work is paused while the pool is under load", kindRate, true},
 	ReasonInternal:             {500, "Something is wrong in the gateway", kindServer, false},
@@ -166,8 +185,8 @@ const (
 const retryJitter = 0.25
 
 // retryHeaders sets Retry-After (whole seconds, rounded up, 1 to 60) and retry-after-ms. A capacity wait is
-// spread by +-25 % in both; a quota wait is exact in milliseconds and only ever lengthened in seconds, since
-// the same request passes at that time and not before. u is uniform in [0,1).
+// spread by +-25 % in both; a quota wait is exact in milliseconds and only ever lengthened in seconds, beyond
+// a minute too, since the same request passes at that time and not before. u is uniform in [0,1).
 func retryHeaders(h http.Header, r *refusal, u float64) {
 	wait := max(r.retryAfter, 0)
 	ms := wait
@@ -177,7 +196,11 @@ func retryHeaders(h http.Header, r *refusal, u float64) {
 		wait = time.Duration(float64(max(wait, 10*time.Millisecond)) * (1 - retryJitter + 2*retryJitter*u))
 		ms = min(wait, retryMax)
 	}
-	wait = min(max(wait, retryMin), retryMax)
+	most := retryMax
+	if r.exact {
+		most = max(most, r.retryAfter)
+	}
+	wait = min(max(wait, retryMin), most)
 	h.Set("Retry-After", strconv.FormatInt(ceilDiv(wait, time.Second), 10))
 	h.Set("Retry-After-Ms", strconv.FormatInt(max(1, ceilDiv(ms, time.Millisecond)), 10))
 }

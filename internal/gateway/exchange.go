@@ -15,6 +15,7 @@ import (
 	"sluice.dev/sluice/internal/quota"
 	"sluice.dev/sluice/internal/telemetry"
 	"sluice.dev/sluice/internal/wire"
+	"sluice.dev/sluice/internal/zone"
 )
 
 // exchange is one request on its way through the pipeline. Each step reads what earlier ones wrote.
@@ -36,6 +37,10 @@ type exchange struct {
 	maxTokens     int64
 	warnings      []string
 
+	zone     zone.Name     // that the request was judged by
+	pending  *refusal      // of the zone, while the tier's ladder may still have an answer
+	degraded []degradation // what the ladder did
+	instead  string        // the step that answered instead of the batcher, "": none
 	grant    quota.Grant
 	levels   []quota.Level
 	deadline time.Time

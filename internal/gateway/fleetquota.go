@@ -36,7 +36,9 @@ const (
 
 // FleetQuota keeps every tenant's bucket at one gateway of the pool, which rendezvous hashing of the tenant
 // names; the others ask it over the internal port. While an owner does not answer, a gateway decides by its
-// own share of the limit, so a gateway that comes or goes costs at most one burst. Safe for concurrent use.
+// own share of the limit, so a gateway that comes or goes costs at most one burst. Where tenants share a budget,
+// one gateway keeps it and their own buckets too: a request is still one question, for all of them or none.
+// Safe for concurrent use.
 type FleetQuota struct {
 	ledger *quota.Ledger // of the tenants that this gateway owns
 	shares *quota.Ledger // of the tenants whose owner does not answer
@@ -67,12 +69,6 @@ type settlement struct {
 	owner string
 	Grant quota.Grant `json:"grant"`
 	Used  quota.Cost  `json:"used"`
-}
-
-type reservation struct {
-	Tenant string       `json:"tenant"`
-	Limits quota.Limits `json:"limits"`
-	Cost   quota.Cost   `json:"cost"`
 }
 
 // NewFleetQuota returns the quota of the gateway that the others know by the name self. hold is the longest
@@ -112,14 +108,21 @@ func (f *FleetQuota) owner(tenant string) (string, int) {
 	return p.addrs[name], len(p.names)
 }
 
+// budgetKey is what the owner of a shared budget is chosen by; no tenant has such a name.
+const budgetKey = "\x00budget"
+
 // Reserve implements Quota.
-func (f *FleetQuota) Reserve(ctx context.Context, now time.Time, tenant string, lim quota.Limits, c quota.Cost) quota.Reply {
-	owner, n := f.owner(tenant)
+func (f *FleetQuota) Reserve(ctx context.Context, now time.Time, q quota.Ask) quota.Reply {
+	key := q.Tenant
+	if !q.TierLimits.Unlimited() || !q.PoolLimits.Unlimited() {
+		key = budgetKey
+	}
+	owner, n := f.owner(key)
 	if owner == "" {
-		return f.ledger.Reserve(now, tenant, lim, c)
+		return f.ledger.Reserve(now, q)
 	}
 	if f.rested(now, owner) {
-		if reply, err := f.ask(ctx, owner, reservation{tenant, lim, c}); err == nil {
+		if reply, err := f.ask(ctx, owner, q); err == nil {
 			reply.Grant.Owner = owner
 			return reply
 		} else if ctx.Err() == nil {
@@ -127,12 +130,7 @@ func (f *FleetQuota) Reserve(ctx context.Context, now time.Time, tenant string, 
 		}
 	}
 	f.fallback.Add(1)
-	share := lim.Share(n)
-	if c.Tokens > share.TokensPerMinute && c.Tokens <= lim.TokensPerMinute {
-		// It fits the limit but no share: let it take a whole share rather than call it impossible.
-		c.Tokens = share.TokensPerMinute
-	}
-	reply := f.shares.Reserve(now, tenant, share, c)
+	reply := f.shares.Reserve(now, q.Share(n))
 	reply.Fallback = true
 	reply.Grant.Owner = fallbackOwner
 	return reply
@@ -194,7 +192,7 @@ func (f *FleetQuota) rest(now time.Time, owner string) {
 	f.resting[owner] = now.Add(ownerRest)
 }
 
-func (f *FleetQuota) ask(ctx context.Context, owner string, q reservation) (quota.Reply, error) {
+func (f *FleetQuota) ask(ctx context.Context, owner string, q quota.Ask) (quota.Reply, error) {
 	var reply quota.Reply
 	err := f.post(ctx, owner, pathReserve, q, &reply)
 	return reply, err
@@ -230,16 +228,16 @@ func (f *FleetQuota) post(ctx context.Context, addr, path string, in, out any) e
 // routes serves the other gateways' questions.
 func (f *FleetQuota) routes(mux *http.ServeMux) {
 	mux.HandleFunc("POST "+pathReserve, func(w http.ResponseWriter, r *http.Request) {
-		var q reservation
-		if err := json.NewDecoder(io.LimitReader(r.Body, 1<<16)).Decode(&q); err != nil || q.Limits.RequestsPerMinute < 0 || q.Limits.TokensPerMinute < 0 || q.Cost.Tokens < 0 || q.Cost.Requests < 0 {
+		var q quota.Ask
+		if err := json.NewDecoder(io.LimitReader(r.Body, 1<<16)).Decode(&q); err != nil || !q.Valid() {
 			http.Error(w, "want a reservation", http.StatusBadRequest)
 			return
 		}
-		writeJSON(w, http.StatusOK, "application/json", f.ledger.Reserve(time.Now(), q.Tenant, q.Limits, q.Cost))
+		writeJSON(w, http.StatusOK, "application/json", f.ledger.Reserve(time.Now(), q))
 	})
 	mux.HandleFunc("POST "+pathSettle, func(w http.ResponseWriter, r *http.Request) {
 		var s settlement
-		if err := json.NewDecoder(io.LimitReader(r.Body, 1<<16)).Decode(&s); err != nil || s.Grant.Cost.Tokens < 0 || s.Grant.Cost.Requests < 0 || s.Used.Tokens < 0 || s.Used.Requests < 0 {
+		if err := json.NewDecoder(io.LimitReader(r.Body, 1<<16)).Decode(&s); err != nil || !s.Grant.Cost.Valid() || !s.Used.Valid() {
 			http.Error(w, "want a settlement", http.StatusBadRequest)
 			return
 		}

@@ -43,7 +43,7 @@ func TestLimitHoldsOverAllGateways(t *testing.T) {
 		ok, fallback := 0, 0
 		now := time.Now()
 		for i := range 90 {
-			r := fleet[i%3].Reserve(t.Context(), now, tenant, lim, quota.Cost{Requests: 1})
+			r := fleet[i%3].Reserve(t.Context(), now, quota.Ask{Tenant: tenant, Limits: lim, Cost: quota.Cost{Requests: 1}})
 			if r.Granted {
 				ok++
 			} else if r.RetryAfter <= 0 {
@@ -73,13 +73,13 @@ func TestSettlementReachesTheOwner(t *testing.T) {
 			break
 		}
 	}
-	r := fleet[0].Reserve(t.Context(), time.Now(), tenant, lim, quota.Cost{Requests: 1, Tokens: 1000})
+	r := fleet[0].Reserve(t.Context(), time.Now(), quota.Ask{Tenant: tenant, Limits: lim, Cost: quota.Cost{Requests: 1, Tokens: 1000}})
 	if r.Fallback || !r.Granted {
 		t.Skipf("the owner did not answer within %v: %+v", askTimeout, r)
 	}
 	fleet[0].Settle(time.Now(), r.Grant, quota.Cost{Requests: 1, Tokens: 100})
 	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); {
-		got := fleet[1].ledger.Reserve(time.Now(), tenant, lim, quota.Cost{})
+		got := fleet[1].ledger.Reserve(time.Now(), quota.Ask{Tenant: tenant, Limits: lim})
 		if got.Levels[0].Remaining >= 900 {
 			return
 		}
@@ -106,7 +106,7 @@ func TestOwnerGoneFallsBackToAShare(t *testing.T) {
 	for _, f := range fleet[:2] {
 		ok := 0
 		for range 50 {
-			if r := f.Reserve(t.Context(), time.Now(), tenant, lim, quota.Cost{Requests: 1}); r.Granted {
+			if r := f.Reserve(t.Context(), time.Now(), quota.Ask{Tenant: tenant, Limits: lim, Cost: quota.Cost{Requests: 1}}); r.Granted {
 				ok++
 			} else if !r.Fallback {
 				t.Errorf("%+v", r)
@@ -122,14 +122,14 @@ func TestOwnerGoneFallsBackToAShare(t *testing.T) {
 	}
 	// A request that is larger than a share but within the limit is not called impossible.
 	big := quota.Limits{TokensPerMinute: 300}
-	if r := fleet[0].Reserve(t.Context(), time.Now(), tenant+"", big, quota.Cost{Requests: 1, Tokens: 250}); r.TooLarge {
+	if r := fleet[0].Reserve(t.Context(), time.Now(), quota.Ask{Tenant: tenant, Limits: big, Cost: quota.Cost{Requests: 1, Tokens: 250}}); r.TooLarge {
 		t.Errorf("%+v", r)
 	}
 	// The gateway that is gone leaves the list: somebody else keeps the bucket.
 	for _, f := range fleet[:2] {
 		f.SetPeers([]Peer{{Name: "gw-0", Addr: strings.TrimPrefix(servers[0].URL, "http://")}, {Name: "gw-1", Addr: strings.TrimPrefix(servers[1].URL, "http://")}})
 	}
-	if r := fleet[0].Reserve(t.Context(), time.Now(), "another", lim, quota.Cost{Requests: 1}); !r.Granted {
+	if r := fleet[0].Reserve(t.Context(), time.Now(), quota.Ask{Tenant: "another", Limits: lim, Cost: quota.Cost{Requests: 1}}); !r.Granted {
 		t.Errorf("%+v", r)
 	}
 }

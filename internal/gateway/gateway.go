@@ -30,8 +30,8 @@ type shedCounter interface{ Shed() }
 
 // Quota keeps the tenants' limits. Both methods are safe for concurrent use.
 type Quota interface {
-	// Reserve takes a request's cost from its tenant's buckets.
-	Reserve(ctx context.Context, now time.Time, tenant string, lim quota.Limits, c quota.Cost) quota.Reply
+	// Reserve takes a request's cost from its tenant's limits and from those it shares.
+	Reserve(ctx context.Context, now time.Time, q quota.Ask) quota.Reply
 	// Settle ends a reservation with what was used.
 	Settle(now time.Time, g quota.Grant, used quota.Cost)
 }
@@ -42,6 +42,9 @@ type Options struct {
 	Engine  Engine
 	Tenants *Tenants // nil: nobody is known
 	Quota   Quota    // nil: limits are kept in this process alone
+
+	// PoolURL is the base URL of another pool, "" when it is not known. Nil: the Service of its name.
+	PoolURL func(pool string) string
 
 	// Pod, PodUID name the pod in Stats; empty outside Kubernetes.
 	Pod, PodUID string
@@ -66,6 +69,11 @@ type Gateway struct {
 	identity      *identity
 	anonymousFlow string
 	quota         Quota
+	budgets       budgets
+	tokens        *tokenCounter
+	hours         []*zone.Hours // by tier, nil: always
+	ladders       []*ladders    // by tier, nil: none
+	rerouter      *rerouter
 	zone          *zoneView
 	strays        strays
 	tiers         []tierCounters
@@ -98,6 +106,20 @@ func New(o Options) (*Gateway, error) {
 	if err != nil {
 		return nil, fmt.Errorf("pool document: %w", err)
 	}
+	if o.PoolURL == nil {
+		o.PoolURL = serviceURL
+	}
+	if err := checkLadders(o.Pool, o.PoolURL); err != nil {
+		return nil, fmt.Errorf("pool document: %w", err)
+	}
+	hours, err := newHours(o.Pool)
+	if err != nil {
+		return nil, fmt.Errorf("pool document: %w", err)
+	}
+	tokens, err := newTokenCounter(o.Pool.Gateway.TokenEncoding)
+	if err != nil {
+		return nil, fmt.Errorf("pool document: %w", err)
+	}
 	now := time.Now()
 	if o.Quota == nil {
 		o.Quota = localQuota{quota.NewLedger(now, longestTimeout(o.Pool))}
@@ -105,6 +127,7 @@ func New(o Options) (*Gateway, error) {
 	g := &Gateway{
 		pool: o.Pool, engine: o.Engine, identity: id, anonymousFlow: flowKey(o.Pool.Name, ""),
 		quota: o.Quota, zone: newZoneView(o.Pool, o.Engine, now), tiers: make([]tierCounters, len(o.Pool.Tiers)),
+		budgets: newBudgets(o.Pool), tokens: tokens, hours: hours, ladders: newLadders(o.Pool), rerouter: newRerouter(o.PoolURL),
 		log: accessLogOf(o), reports: o.Reports, cert: o.Certificate, pseudonyms: pseudonyms(o.Pool),
 		bodyTimeout: defaultTo(o.BodyTimeout, 10*time.Second), writeTimeout: defaultTo(o.WriteTimeout, 10*time.Second),
 		pod: o.Pod, podUID: o.PodUID, startID: newID(), started: now,

@@ -38,6 +38,8 @@ const (
 	metricAdmit       = "sluice_admit_ratio"
 	metricSignalStale = "sluice_zone_signal_stale"
 	metricSignalGen   = "sluice_zone_signal_generation"
+	metricDegraded    = "sluice_degraded_requests_total"
+	metricReroutes    = "sluice_reroute_failures_total"
 
 	metricCertNotAfter = "sluice_tls_certificate_not_after_seconds"
 	metricCertReloads  = "sluice_tls_certificate_reloads_total"
@@ -51,12 +53,17 @@ type metrics struct {
 	duration  []prometheus.Observer
 	queueWait []prometheus.Observer
 	batchSize prometheus.Histogram
+	degraded  *prometheus.CounterVec
+
+	rerouteFailed prometheus.Counter
 }
 
 func newMetrics(g *Gateway) *metrics {
 	m := &metrics{
-		registry: prometheus.NewRegistry(),
-		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: metricRequests, Help: "Requests answered, by tier, status code and reason."}, []string{"tier", "code", "reason"}),
+		registry:      prometheus.NewRegistry(),
+		requests:      prometheus.NewCounterVec(prometheus.CounterOpts{Name: metricRequests, Help: "Requests answered, by tier, status code and reason."}, []string{"tier", "code", "reason"}),
+		degraded:      prometheus.NewCounterVec(prometheus.CounterOpts{Name: metricDegraded, Help: "Answers that were degraded, by tier, zone and step of the ladder."}, []string{"tier", "zone", "step"}),
+		rerouteFailed: prometheus.NewCounter(prometheus.CounterOpts{Name: metricReroutes, Help: "Requests handed to another pool that did not answer 200."}),
 		batchSize: prometheus.NewHistogram(prometheus.HistogramOpts{Name: metricBatchSize, Help: "Size of the batch that a served request shared.",
 			Buckets: []float64{1, 2, 5, 10, 20, 30, 40, 50, 60, 70, 80, 90, 99, 100, 200, 500, 1000}}),
 	}
@@ -68,7 +75,7 @@ func newMetrics(g *Gateway) *metrics {
 		m.duration = append(m.duration, duration.WithLabelValues(t.Name))
 		m.queueWait = append(m.queueWait, wait.WithLabelValues(t.Name))
 	}
-	m.registry.MustRegister(m.requests, m.batchSize, duration, wait, &engineCollector{g},
+	m.registry.MustRegister(m.requests, m.batchSize, m.degraded, m.rerouteFailed, duration, wait, &engineCollector{g},
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }

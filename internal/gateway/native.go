@@ -53,6 +53,8 @@ type nativeMetadata struct {
 	LatencyMs   float64 `json:"latency_ms"`
 	TokensUsed  int     `json:"tokens_used"`
 	QueueWaitMs float64 `json:"queue_wait_ms"`
+	// Degraded is how the request was degraded, in the form of the Sluice-Degraded header.
+	Degraded []string `json:"degraded,omitempty"`
 }
 
 func (native) decode(body []byte) (call, *refusal) {
@@ -66,6 +68,9 @@ func (native) decode(body []byte) (call, *refusal) {
 	}
 	c.input = *q.Input
 	if q.Parameters != nil {
+		if q.Parameters.Switch != nil { // the pool sets it, no client
+			return call{}, &refusal{reason: ReasonUnknownField, param: "switch", detail: "the field switch is not known"}
+		}
 		c.params = *q.Parameters
 	}
 	return c, nil
@@ -75,7 +80,7 @@ func (native) answer(x *exchange, latencyMs float64) {
 	u := x.result.Usage
 	writeJSON(x.w, http.StatusOK, "application/json", nativeResponse{
 		RequestID: x.id, Output: x.result.Output,
-		Metadata: nativeMetadata{LatencyMs: latencyMs, TokensUsed: u.PromptTokens + u.CompletionTokens, QueueWaitMs: ms(x.result.QueueWait)},
+		Metadata: nativeMetadata{LatencyMs: latencyMs, TokensUsed: u.PromptTokens + u.CompletionTokens, QueueWaitMs: ms(x.result.QueueWait), Degraded: x.degradedList()},
 	})
 }
 

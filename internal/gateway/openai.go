@@ -213,6 +213,13 @@ type openAIResponse struct {
 	Model   string         `json:"model"`
 	Choices []openAIChoice `json:"choices"`
 	Usage   *openAIUsage   `json:"usage,omitempty"`
+	// Metadata is there when the request was degraded.
+	Metadata *openAIMetadata `json:"metadata,omitempty"`
+}
+
+// openAIMetadata says how the request was degraded, in the form of the Sluice-Degraded header.
+type openAIMetadata struct {
+	Degraded []string `json:"degraded"`
 }
 
 func (o openAI) answer(x *exchange, latencyMs float64) {
@@ -235,6 +242,9 @@ func (o openAI) answer(x *exchange, latencyMs float64) {
 		res.ID, res.Object, choice.Message = "chatcmpl-"+x.id, "chat.completion", text
 	}
 	res.Choices = []openAIChoice{choice}
+	if x.degraded != nil {
+		res.Metadata = &openAIMetadata{x.degradedList()}
+	}
 	x.w.Header().Set("Openai-Processing-Ms", strconv.Itoa(int(latencyMs)))
 	if x.call.stream {
 		writeStream(x, res)

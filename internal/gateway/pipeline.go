@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"sluice.dev/sluice/internal/batching"
-	"sluice.dev/sluice/internal/quota"
 )
 
 // step is one question about a request. A step that refuses ends the request.
@@ -27,9 +26,11 @@ var pipeline = []step{
 	{"identity", (*Gateway).identify},     // tenant, tier, limits
 	{"body", (*Gateway).readBody},         // validity of the JSON
 	{"call", (*Gateway).checkCall},        // validity of what it asks for
-	{"limits", (*Gateway).reserveQuota},   // the tenant's requests and tokens per minute
+	{"limits", (*Gateway).reserveQuota},   // requests and tokens per minute: the tenant's, its tier's, the pool's
+	{"hours", (*Gateway).checkHours},      // an Internal tier's window
 	{"zone", (*Gateway).checkZone},        // the worse of the fleet's zone and this gateway's own
 	{"feasibility", (*Gateway).setExpiry}, // the deadline that the batcher admits or refuses by
+	{"degrade", (*Gateway).degrade},       // cheaper, elsewhere or at least an answer, before it is shed
 	{"admit", (*Gateway).submit},          // queue bounds and feasibility, then parked until the answer is there
 }
 
@@ -71,6 +72,9 @@ func (g *Gateway) answer(x *exchange, ref *refusal) {
 	// through the request's context misses the cache as often as this call does (2 us at 10,000/s).
 	_ = http.NewResponseController(x.w).SetWriteDeadline(time.Now().Add(g.writeTimeout)) // not every test writer has one
 	h := x.w.Header()
+	if ref == nil && x.degraded != nil {
+		g.countDegraded(x)
+	}
 	for _, m := range x.warnings {
 		h.Add("Warning", fmt.Sprintf("299 sluice %q", m))
 	}
@@ -114,70 +118,18 @@ func (g *Gateway) readBody(x *exchange) *refusal {
 	return r
 }
 
-// reservedCompletion is what a request that names no max_tokens reserves for its answer, where the tenant's
-// bucket is large enough. It is settled against what was used a moment later.
-const reservedCompletion = 256
-
-// cost is prompt tokens (an estimate of 4 bytes a token, as everywhere in Sluice) + max_tokens.
-func (x *exchange) cost() quota.Cost {
-	prompt := (int64(len(x.call.input)) + 3) / 4
-	completion := x.maxTokens
-	if n := x.call.params.MaxTokens; n != nil {
-		completion = int64(*n)
-	}
-	if completion == 0 {
-		completion = min(reservedCompletion, max(0, x.caller.limits.TokensPerMinute-prompt))
-	}
-	return quota.Cost{Requests: 1, Tokens: prompt + completion}
-}
-
-// reserveQuota takes the request's cost from its tenant's buckets.
-func (g *Gateway) reserveQuota(x *exchange) *refusal {
-	if x.caller.limits.Unlimited() {
-		return nil
-	}
-	c := x.cost()
-	reply := g.quota.Reserve(x.r.Context(), x.arrival, x.caller.tenant, x.caller.limits, c)
-	x.levels = reply.Levels
-	switch {
-	case reply.Granted:
-		x.grant = reply.Grant
-		return nil
-	case reply.TooLarge:
-		return refuse(ReasonCostAboveBurst, "the request costs %d tokens (prompt + max_tokens); the tenant's limit is %d a minute, so it could never pass", c.Tokens, x.caller.limits.TokensPerMinute)
-	}
-	r := refuse(ReasonQuotaRequests, "the tenant may make %d requests a minute", x.caller.limits.RequestsPerMinute)
-	if reply.Of == quota.Tokens {
-		r = refuse(ReasonQuotaTokens, "the tenant may use %d tokens a minute; this request costs %d", x.caller.limits.TokensPerMinute, c.Tokens)
-	}
-	r.retryAfter, r.exact = reply.RetryAfter, true
-	return r
-}
-
-// settle gives back what a refused or failed request reserved, and charges a served one for what it used. A
-// client that leaves pays what it reserved: leaving must not be a way to use the GPU for nothing.
-func (g *Gateway) settle(x *exchange, ref *refusal) {
-	if x.grant.Slot == 0 {
-		return
-	}
-	used := quota.Cost{}
-	switch {
-	case ref == nil:
-		used = quota.Cost{Requests: 1, Tokens: int64(x.result.Usage.PromptTokens + x.result.Usage.CompletionTokens)}
-	case ref.reason == Reason(batching.Cancelled):
-		used = x.grant.Cost
-	}
-	g.quota.Settle(time.Now(), x.grant, used)
-}
-
 // setExpiry fixes the deadline.
 func (g *Gateway) setExpiry(x *exchange) *refusal {
 	x.deadline = deadlineOf(x.arrival, g.pool.Tiers[x.caller.tier].Timeout.D(), x.clientTimeout, g.zone.serviceTime())
 	return nil
 }
 
-// submit hands the request to the batcher and waits for its answer.
+// submit hands the request to the batcher and waits for its answer. One that the batcher refuses for want of
+// capacity may still be answered in another way.
 func (g *Gateway) submit(x *exchange) *refusal {
+	if x.instead != "" {
+		return nil // answered already
+	}
 	x.trace.Admit()
 	res, err := g.engine.Submit(x.r.Context(), batching.Request{
 		Trace: x.trace.Carried(),
@@ -202,13 +154,5 @@ func (g *Gateway) submit(x *exchange) *refusal {
 	if strings.TrimSpace(r.detail) == "" {
 		r.detail = answers[r.reason].title
 	}
-	return r
-}
-
-// localQuota keeps the limits in this process alone.
-type localQuota struct{ *quota.Ledger }
-
-// Reserve implements Quota.
-func (q localQuota) Reserve(_ context.Context, now time.Time, tenant string, lim quota.Limits, c quota.Cost) quota.Reply {
-	return q.Ledger.Reserve(now, tenant, lim, c)
+	return g.answerInstead(x, r)
 }

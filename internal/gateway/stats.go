@@ -23,12 +23,12 @@ func (g *Gateway) count(x *exchange, ref *refusal, latency time.Duration) {
 	}
 	if ref != nil {
 		status, reason = ref.answer().status, ref.reason
-		if x.caller.tier >= 0 && (reason == ReasonQuotaRequests || reason == ReasonQuotaTokens || reason == ReasonCostAboveBurst) {
+		if x.caller.tier >= 0 && reason.ofQuota() {
 			g.tiers[x.caller.tier].refusedQuota.Add(1)
 		}
 	}
 	g.metrics.request(tier, status, reason)
-	if ref == nil && x.caller.tier >= 0 {
+	if ref == nil && x.caller.tier >= 0 && x.instead == "" {
 		g.metrics.served(x.caller.tier, latency, x.result)
 	}
 }

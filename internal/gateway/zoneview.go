@@ -30,7 +30,9 @@ type zoneView struct {
 	engine  Engine
 	policy  zone.Policy
 	ownOnly bool // what the pool says of a stale signal
-	meters  []meter
+	// hasHours says that a tier has hours, so that it matters whether the pool is idle.
+	hasHours bool
+	meters   []meter
 	// debt spreads the admitted share of each tier evenly: an admission of 30 % lets the 4th, 7th, 10th ...
 	// pass. No dice, so a rate of one in ten cannot refuse the same client fifty times.
 	debt []atomic.Int64
@@ -55,6 +57,7 @@ type view struct {
 	own      zone.Decision
 	permille []int64 // admitted of each tier
 	stale    bool    // the operator is silent
+	idle     bool    // hardly any interactive work
 	noWorker bool
 }
 
@@ -69,6 +72,7 @@ func newZoneView(p poolspec.Pool, e Engine, now time.Time) *zoneView {
 	}
 	for i, t := range p.Tiers {
 		v.policy.Tiers = append(v.policy.Tiers, zone.Tier{Name: t.Name, Shedding: zone.Shedding(t.Shedding), Background: t.Background, ReservedPercent: t.ReservedPercent})
+		v.hasHours = v.hasHours || t.Hours != nil
 		v.debt[i].Store(999) // the first request passes unless nothing does
 		v.meters[i].began = now
 	}
@@ -107,11 +111,35 @@ func (v *zoneView) view(now time.Time) *view {
 	return next
 }
 
+// interactive is the number of requests that wait and for which somebody waits.
+func (v *zoneView) interactive(s batching.Snapshot) (n int) {
+	if len(s.Tiers) == 0 {
+		return s.Depth
+	}
+	for i, t := range s.Tiers {
+		if i < len(v.policy.Tiers) && !v.policy.Tiers[i].Background {
+			n += t.Queued
+		}
+	}
+	return n
+}
+
+// isIdle says that there is hardly any interactive work.
+func (v *zoneView) isIdle(now time.Time, w *view) bool {
+	offered := 0.0
+	for i := range v.meters {
+		if !v.policy.Tiers[i].Background {
+			offered += v.meters[i].rate(now)
+		}
+	}
+	return zone.Idle(w.zone, v.interactive(w.snap), offered, w.snap.MuShare)
+}
+
 // look takes a snapshot and joins both zones. v.mu is held.
 func (v *zoneView) look(now time.Time) *view {
 	snap := v.engine.Snapshot()
 	if now.Sub(v.classified) >= classifyEvery || snap.Live != v.live {
-		o := zone.Observation{Complete: true, Sources: 1, Depth: snap.Depth, Capacity: snap.MuShare}
+		o := zone.Observation{Complete: true, Sources: 1, Depth: v.interactive(snap), Capacity: snap.MuShare}
 		for i := range v.meters {
 			o.Offered = append(o.Offered, v.meters[i].rate(now))
 		}
@@ -130,6 +158,9 @@ func (v *zoneView) look(now time.Time) *view {
 		}
 	}
 	v.joinFleet(w)
+	if v.hasHours {
+		w.idle = v.isIdle(now, w)
+	}
 	return w
 }
 
@@ -161,6 +192,7 @@ func (g *Gateway) checkZone(x *exchange) *refusal {
 		g.zone.meters[tier].add(x.arrival)
 	}
 	v := g.zone.view(time.Now())
+	x.zone = v.zone
 	if v.noWorker || g.zone.pass(tier, v.permille[tier]) {
 		return nil
 	}
@@ -173,6 +205,10 @@ func (g *Gateway) checkZone(x *exchange) *refusal {
 		r = refuse(ReasonPaused, "the pool is in zone %s (%s): tier %s waits for quieter times", v.zone, v.reason, g.pool.Tiers[tier].Name)
 	}
 	r.retryAfter = g.zone.retryAfter(v, tier)
+	if g.ladders[tier] != nil {
+		x.pending = r
+		return nil
+	}
 	return r
 }
 

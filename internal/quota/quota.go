@@ -78,9 +78,16 @@ func (a Ask) Unlimited() bool {
 	return a.Limits.Unlimited() && a.TierLimits.Unlimited() && a.PoolLimits.Unlimited()
 }
 
-// Share is the question to one of n gateways that keep a share of every limit each.
+// Share is the question to one of n gateways that keep a share of every limit each. A cost that fits a limit
+// but no share of it takes a whole share, rather than be called impossible.
 func (a Ask) Share(n int) Ask {
-	a.Limits, a.TierLimits, a.PoolLimits = a.Limits.Share(n), a.TierLimits.Share(n), a.PoolLimits.Share(n)
+	for _, l := range []*Limits{&a.Limits, &a.TierLimits, &a.PoolLimits} {
+		whole := l.TokensPerMinute
+		*l = l.Share(n)
+		if a.Cost.Tokens <= whole {
+			a.Cost.Tokens = min(a.Cost.Tokens, l.TokensPerMinute)
+		}
+	}
 	return a
 }
 

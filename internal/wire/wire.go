@@ -4,6 +4,8 @@
 // Only the pods of one pool speak it, over a port that NetworkPolicy closes to everybody else.
 package wire
 
+import "strconv"
+
 // Paths of the internal API.
 const (
 	// PathBatch runs one batch on a worker: POST BatchRequest -> BatchResponse or Problem.
@@ -31,10 +33,44 @@ const (
 type Parameters struct {
 	MaxTokens   *int     `json:"max_tokens,omitempty"`
 	Temperature *float64 `json:"temperature,omitempty"`
+	// Switch is a parameter that the pool sets, never the client: see Map.
+	Switch *Switch `json:"switch,omitempty"`
+}
+
+// Switch is a parameter of the backend by which it leaves an optional path out.
+type Switch struct {
+	Name  string `json:"name"`
+	Value string `json:"value"`
 }
 
 // IsZero says that nothing is set.
-func (p Parameters) IsZero() bool { return p.MaxTokens == nil && p.Temperature == nil }
+func (p Parameters) IsZero() bool {
+	return p.MaxTokens == nil && p.Temperature == nil && p.Switch == nil
+}
+
+// Map is what a backend gets: every parameter by its name, Switch among them. The Switch's true and false are
+// booleans, whole numbers are integers, all else is a string.
+func (p Parameters) Map() map[string]any {
+	m := map[string]any{}
+	if s := p.Switch; s != nil {
+		n, err := strconv.ParseInt(s.Value, 10, 64)
+		switch {
+		case s.Value == "true" || s.Value == "false":
+			m[s.Name] = s.Value == "true"
+		case err == nil:
+			m[s.Name] = n
+		default:
+			m[s.Name] = s.Value
+		}
+	}
+	if p.MaxTokens != nil {
+		m["max_tokens"] = *p.MaxTokens
+	}
+	if p.Temperature != nil {
+		m["temperature"] = *p.Temperature
+	}
+	return m
+}
 
 // Item is one request of a batch.
 type Item struct {

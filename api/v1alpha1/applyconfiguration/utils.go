@@ -27,6 +27,14 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &apiv1alpha1.BatchersStatusApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("BatchingSpec"):
 		return &apiv1alpha1.BatchingSpecApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("DegradeParameter"):
+		return &apiv1alpha1.DegradeParameterApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("DegradeReroute"):
+		return &apiv1alpha1.DegradeRerouteApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("DegradeSpec"):
+		return &apiv1alpha1.DegradeSpecApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("DegradeStep"):
+		return &apiv1alpha1.DegradeStepApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("EmptyDir"):
 		return &apiv1alpha1.EmptyDirApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("EnvVar"):
@@ -79,6 +87,8 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &apiv1alpha1.TenantLimitsApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("Tier"):
 		return &apiv1alpha1.TierApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("TierHours"):
+		return &apiv1alpha1.TierHoursApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("TrustedHeadersSpec"):
 		return &apiv1alpha1.TrustedHeadersSpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("Volume"):

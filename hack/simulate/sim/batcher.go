@@ -105,11 +105,15 @@ func (b *batcher) take(tier int, who tenant, q load.Request) {
 	w := b.w
 	p := b.parked()
 	p.at = w.now
-	if !who.limits.Unlimited() {
-		p.cost = quota.Cost{Requests: 1, Tokens: int64(q.Prompt) + int64(q.Answer)}
-		r := w.ledger.Reserve(w.now, who.name, who.limits, p.cost)
+	ask := quota.Ask{
+		Tenant: who.name, Limits: who.limits, Tier: w.doc.Tiers[tier].Name, TierLimits: quota.Limits(w.doc.Tiers[tier].Limits),
+		PoolLimits: quota.Limits(w.doc.Gateway.SharedLimits), Cost: quota.Cost{Requests: 1, Tokens: int64(q.Prompt) + int64(q.Answer)},
+	}
+	if !ask.Unlimited() {
+		p.cost = ask.Cost
+		r := w.ledger.Reserve(w.now, ask)
 		if !r.Granted {
-			reason := "quota_" + string(r.Of)
+			reason := map[quota.Scope]string{quota.OfTier: "tier_", quota.OfPool: "shared_"}[r.Scope] + "quota_" + string(r.Of)
 			if r.TooLarge {
 				reason = "cost_above_burst"
 			}
@@ -118,6 +122,14 @@ func (b *batcher) take(tier int, who tenant, q load.Request) {
 			return
 		}
 		p.grant = r.Grant
+	}
+	if h := w.hours[tier]; h != nil && !b.idle() {
+		if open, _ := h.Open(w.now); !open {
+			w.ledger.Settle(w.now, p.grant, quota.Cost{})
+			w.rec.refused(tier, "outside_hours")
+			b.release(p)
+			return
+		}
 	}
 	b.count(tier)
 	w.rec.offer(tier)

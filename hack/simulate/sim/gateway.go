@@ -80,6 +80,26 @@ func (b *batcher) hear(s zone.Signal) {
 	b.join()
 }
 
+// idle says that there is hardly any interactive work.
+func (b *batcher) idle() bool {
+	if b.w.now.Sub(b.second) >= ownEvery {
+		b.look()
+	}
+	snap := b.core.Snapshot(b.w.now)
+	offered, queued := 0.0, 0
+	for i, t := range snap.Tiers {
+		if !b.w.doc.Tiers[i].Background {
+			offered += float64(b.recent[1][i])
+			queued += t.Queued
+		}
+	}
+	n := b.own.Name
+	if b.signal != nil && b.signal.Reason != zone.ReasonNoCapacity {
+		n = zone.Worse(n, b.signal.Zone)
+	}
+	return zone.Idle(n, queued, offered, snap.MuShare)
+}
+
 // pass admits the tier's share, evenly spread.
 func (b *batcher) pass(tier int) bool {
 	b.debt[tier] += b.permille[tier]

@@ -20,6 +20,7 @@ import (
 	"sluice.dev/sluice/internal/quota"
 	"sluice.dev/sluice/internal/wire"
 	"sluice.dev/sluice/internal/workload"
+	"sluice.dev/sluice/internal/zone"
 )
 
 // Delays of the world, as they were measured on the local cluster or follow from a period in the code.
@@ -71,7 +72,8 @@ type world struct {
 	nodes    nodes
 	op       operator
 
-	tenants [][]tenant // by tier
+	hours   []*zone.Hours // by tier, nil: always
+	tenants [][]tenant    // by tier
 	ledger  *quota.Ledger
 	text    string        // inputs are cut from it
 	answers []wire.Result // what a worker answers, long enough for any batch
@@ -147,6 +149,14 @@ func Run(set pool.Set, l load.Load, opt Options) (*Result, error) {
 	longest := time.Duration(0)
 	for _, t := range doc.Tiers {
 		longest = max(longest, t.Timeout.D())
+		var h *zone.Hours
+		if t.Hours != nil {
+			var err error
+			if h, err = zone.ParseHours(t.Hours.Schedule, t.Hours.TimeZone, t.Hours.Duration.D()); err != nil {
+				return nil, err
+			}
+		}
+		w.hours = append(w.hours, h)
 	}
 	w.ledger = quota.NewLedger(epoch, longest)
 	for i := range w.answers {

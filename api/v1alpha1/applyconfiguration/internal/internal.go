@@ -103,6 +103,54 @@ var schemaYAML = typed.YAMLObject(`types:
       type:
         namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Duration
       default: 40ms
+- name: dev.sluice.sluice.api.v1alpha1.DegradeParameter
+  map:
+    fields:
+    - name: name
+      type:
+        scalar: string
+    - name: value
+      type:
+        scalar: string
+- name: dev.sluice.sluice.api.v1alpha1.DegradeReroute
+  map:
+    fields:
+    - name: model
+      type:
+        scalar: string
+    - name: pool
+      type:
+        scalar: string
+- name: dev.sluice.sluice.api.v1alpha1.DegradeSpec
+  map:
+    fields:
+    - name: red
+      type:
+        list:
+          elementType:
+            namedType: dev.sluice.sluice.api.v1alpha1.DegradeStep
+          elementRelationship: atomic
+    - name: yellow
+      type:
+        list:
+          elementType:
+            namedType: dev.sluice.sluice.api.v1alpha1.DegradeStep
+          elementRelationship: atomic
+- name: dev.sluice.sluice.api.v1alpha1.DegradeStep
+  map:
+    fields:
+    - name: answer
+      type:
+        scalar: string
+    - name: maxTokens
+      type:
+        scalar: numeric
+    - name: parameter
+      type:
+        namedType: dev.sluice.sluice.api.v1alpha1.DegradeParameter
+    - name: reroute
+      type:
+        namedType: dev.sluice.sluice.api.v1alpha1.DegradeReroute
 - name: dev.sluice.sluice.api.v1alpha1.EmptyDir
   map:
     fields:
@@ -156,6 +204,12 @@ var schemaYAML = typed.YAMLObject(`types:
       type:
         scalar: numeric
       default: 65536
+    - name: sharedLimits
+      type:
+        namedType: dev.sluice.sluice.api.v1alpha1.TenantLimits
+    - name: tokenEncoding
+      type:
+        namedType: dev.sluice.sluice.api.v1alpha1.TokenEncoding
     - name: trustedHeaders
       type:
         namedType: dev.sluice.sluice.api.v1alpha1.TrustedHeadersSpec
@@ -633,10 +687,19 @@ var schemaYAML = typed.YAMLObject(`types:
       type:
         namedType: dev.sluice.sluice.api.v1alpha1.RequestClass
       default: Interactive
+    - name: degrade
+      type:
+        namedType: dev.sluice.sluice.api.v1alpha1.DegradeSpec
+    - name: hours
+      type:
+        namedType: dev.sluice.sluice.api.v1alpha1.TierHours
     - name: latencyTarget
       type:
         namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Duration
       default: 500ms
+    - name: limits
+      type:
+        namedType: dev.sluice.sluice.api.v1alpha1.TenantLimits
     - name: name
       type:
         scalar: string
@@ -652,6 +715,22 @@ var schemaYAML = typed.YAMLObject(`types:
       type:
         namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Duration
       default: 2s
+- name: dev.sluice.sluice.api.v1alpha1.TierHours
+  map:
+    fields:
+    - name: duration
+      type:
+        namedType: io.k8s.apimachinery.pkg.apis.meta.v1.Duration
+      default: 8h
+    - name: schedule
+      type:
+        scalar: string
+    - name: timeZone
+      type:
+        scalar: string
+      default: UTC
+- name: dev.sluice.sluice.api.v1alpha1.TokenEncoding
+  scalar: string
 - name: dev.sluice.sluice.api.v1alpha1.TrustedHeadersSpec
   map:
     fields:

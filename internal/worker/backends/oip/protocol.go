@@ -8,7 +8,6 @@ import (
 	"io"
 	"net/http"
 
-	"sluice.dev/sluice/internal/wire"
 	"sluice.dev/sluice/internal/worker"
 )
 
@@ -40,10 +39,10 @@ type outputName struct {
 }
 
 type inferRequest struct {
-	ID         string           `json:"id,omitempty"`
-	Parameters *wire.Parameters `json:"parameters,omitempty"`
-	Inputs     []inputTensor    `json:"inputs"`
-	Outputs    []outputName     `json:"outputs"`
+	ID         string         `json:"id,omitempty"`
+	Parameters map[string]any `json:"parameters,omitempty"`
+	Inputs     []inputTensor  `json:"inputs"`
+	Outputs    []outputName   `json:"outputs"`
 }
 
 type inferResponse struct {
@@ -63,7 +62,7 @@ func (i *instance) infer(ctx context.Context, b worker.Batch) (worker.Output, er
 		req.Inputs[0].Shape = []int{n, 1}
 	}
 	if !b.Params.IsZero() {
-		req.Parameters = &b.Params
+		req.Parameters = b.Params.Map()
 	}
 	body, err := json.Marshal(req)
 	if err != nil {

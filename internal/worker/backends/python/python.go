@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"log/slog"
 	"regexp"
+	"slices"
 
 	"sluice.dev/sluice/internal/wire"
 	"sluice.dev/sluice/internal/worker"
@@ -121,12 +122,19 @@ func (i *instance) Run(ctx context.Context, b worker.Batch) (worker.Output, erro
 	return worker.Output{Outputs: r.Outputs}, nil
 }
 
-// itemParameters is one dictionary for each input: empty where the client set nothing.
-func itemParameters(b worker.Batch) []wire.Parameters {
-	if b.ItemParams != nil {
+// itemParameters is one dictionary for each input: empty where nothing is set.
+func itemParameters(b worker.Batch) any {
+	if b.ItemParams == nil {
+		return make([]wire.Parameters, len(b.Inputs))
+	}
+	if !slices.ContainsFunc(b.ItemParams, func(p wire.Parameters) bool { return p.Switch != nil }) {
 		return b.ItemParams
 	}
-	return make([]wire.Parameters, len(b.Inputs))
+	list := make([]map[string]any, len(b.ItemParams))
+	for i, p := range b.ItemParams {
+		list[i] = p.Map()
+	}
+	return list
 }
 
 // ParamsMode implements worker.Instance.

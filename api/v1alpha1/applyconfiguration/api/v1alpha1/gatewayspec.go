@@ -28,6 +28,12 @@ type GatewaySpecApplyConfiguration struct {
 	// unsupportedParameters says what happens to a parameter that the backend does not take: Warn (the
 	// answer carries a Warning header) or Reject (400).
 	UnsupportedParameters *apiv1alpha1.ParametersPolicy `json:"unsupportedParameters,omitempty"`
+	// sharedLimits bound what all tenants of the pool together may ask for. What there is is divided among
+	// them in fair parts: a tenant that asks for less than its part is never refused because another has
+	// used up the rest. They gate beside each tenant's own limits.
+	SharedLimits *TenantLimitsApplyConfiguration `json:"sharedLimits,omitempty"`
+	// tokenEncoding is how the tokens of a prompt are counted for limits. Unset, 4 bytes count as one.
+	TokenEncoding *apiv1alpha1.TokenEncoding `json:"tokenEncoding,omitempty"`
 }
 
 // GatewaySpecApplyConfiguration constructs a declarative configuration of the GatewaySpec type for use with
@@ -81,5 +87,21 @@ func (b *GatewaySpecApplyConfiguration) WithMaxBodyBytes(value int32) *GatewaySp
 // If called multiple times, the UnsupportedParameters field is set to the value of the last call.
 func (b *GatewaySpecApplyConfiguration) WithUnsupportedParameters(value apiv1alpha1.ParametersPolicy) *GatewaySpecApplyConfiguration {
 	b.UnsupportedParameters = &value
+	return b
+}
+
+// WithSharedLimits sets the SharedLimits field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the SharedLimits field is set to the value of the last call.
+func (b *GatewaySpecApplyConfiguration) WithSharedLimits(value *TenantLimitsApplyConfiguration) *GatewaySpecApplyConfiguration {
+	b.SharedLimits = value
+	return b
+}
+
+// WithTokenEncoding sets the TokenEncoding field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the TokenEncoding field is set to the value of the last call.
+func (b *GatewaySpecApplyConfiguration) WithTokenEncoding(value apiv1alpha1.TokenEncoding) *GatewaySpecApplyConfiguration {
+	b.TokenEncoding = &value
 	return b
 }

@@ -8,7 +8,7 @@ package v1alpha1
 // TenantLimitsApplyConfiguration represents a declarative configuration of the TenantLimits type for use
 // with apply.
 //
-// TenantLimits bound what a tenant may ask for. Unset is unlimited.
+// TenantLimits bound what a tenant, or several together, may ask for. Unset is unlimited.
 type TenantLimitsApplyConfiguration struct {
 	// requestsPerMinute bounds the requests. The bucket holds one minute's worth.
 	RequestsPerMinute *int64 `json:"requestsPerMinute,omitempty"`

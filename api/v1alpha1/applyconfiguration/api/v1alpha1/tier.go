@@ -29,8 +29,16 @@ type TierApplyConfiguration struct {
 	// reservedPercent is the share of all slots that the tier gets even when higher tiers could fill
 	// every batch, in percent (0-50; all tiers together at most 50).
 	ReservedPercent *int32 `json:"reservedPercent,omitempty"`
-	// class is Interactive (somebody waits) or Background (no latency need: pauses in Yellow and Red).
+	// class is Interactive (somebody waits), Background (no latency need: pauses in Yellow and Red) or
+	// Internal (as Background, and in its hours only, unless the pool is idle).
 	Class *apiv1alpha1.RequestClass `json:"class,omitempty"`
+	// hours is when an Internal tier is admitted although the pool is not idle.
+	Hours *TierHoursApplyConfiguration `json:"hours,omitempty"`
+	// limits bound what all tenants of the tier together may ask for, in this pool. What there is is divided
+	// among them in fair parts. They gate beside each tenant's own limits.
+	Limits *TenantLimitsApplyConfiguration `json:"limits,omitempty"`
+	// degrade says how a request of the tier is served more cheaply before it is shed.
+	Degrade *DegradeSpecApplyConfiguration `json:"degrade,omitempty"`
 }
 
 // TierApplyConfiguration constructs a declarative configuration of the Tier type for use with
@@ -84,5 +92,29 @@ func (b *TierApplyConfiguration) WithReservedPercent(value int32) *TierApplyConf
 // If called multiple times, the Class field is set to the value of the last call.
 func (b *TierApplyConfiguration) WithClass(value apiv1alpha1.RequestClass) *TierApplyConfiguration {
 	b.Class = &value
+	return b
+}
+
+// WithHours sets the Hours field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Hours field is set to the value of the last call.
+func (b *TierApplyConfiguration) WithHours(value *TierHoursApplyConfiguration) *TierApplyConfiguration {
+	b.Hours = value
+	return b
+}
+
+// WithLimits sets the Limits field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Limits field is set to the value of the last call.
+func (b *TierApplyConfiguration) WithLimits(value *TenantLimitsApplyConfiguration) *TierApplyConfiguration {
+	b.Limits = value
+	return b
+}
+
+// WithDegrade sets the Degrade field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Degrade field is set to the value of the last call.
+func (b *TierApplyConfiguration) WithDegrade(value *DegradeSpecApplyConfiguration) *TierApplyConfiguration {
+	b.Degrade = value
 	return b
 }
