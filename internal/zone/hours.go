@@ -2,6 +2,7 @@ package zone
 
 import (
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"time"
 	_ "time/tzdata" // the images have no time zone database
@@ -35,7 +36,7 @@ func ParseHours(schedule, timeZone string, duration time.Duration) (*Hours, erro
 		return nil, fmt.Errorf("schedule: %w", err)
 	}
 	spec, ok := s.(*cron.SpecSchedule)
-	if !ok || duration <= 0 {
+	if !ok || duration <= 0 || strings.Contains(schedule, "=") { // a zone has one place to stand in
 		return nil, fmt.Errorf("schedule %q with duration %v opens no window", schedule, duration)
 	}
 	spec.Location = loc
