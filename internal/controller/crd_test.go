@@ -151,6 +151,25 @@ var _ = Describe("the API", func() {
 		Entry(nil, "  tiers: [{name: a, latencyTarget: 3s}]\n", "spec.tiers[0]", "latencyTarget must be at most timeout"),
 		Entry(nil, "  tiers: [{name: a, latencyTarget: 1ms}]\n", "spec.tiers[0]", "latencyTarget must be at least 20ms"),
 		Entry(nil, "  tiers: [{name: a, timeout: 11m}]\n", "spec.tiers[0]", "timeout must be between 100ms and 10m"),
+		Entry(nil, "  tiers: [{name: a, class: Internal}]\n", "spec.tiers[0]", "hours is required when class is Internal"),
+		Entry(nil, "  tiers: [{name: a, hours: {schedule: '0 22 * * *'}}]\n", "spec.tiers[0]", "and only then"),
+		Entry(nil, "  tiers: [{name: a, class: Internal, hours: {schedule: '0 25 * * *'}}]\n", "spec.tiers[0].hours.schedule"),
+		Entry(nil, "  tiers: [{name: a, class: Internal, hours: {schedule: '99 2 * * *'}}]\n", "spec.tiers[0].hours.schedule"),
+		Entry(nil, "  tiers: [{name: a, class: Internal, hours: {schedule: '0 5-3 * * *'}}]\n", "spec.tiers[0].hours", "must not go backwards"),
+		Entry(nil, "  tiers: [{name: a, class: Internal, hours: {schedule: nightly}}]\n", "spec.tiers[0].hours.schedule"),
+		Entry(nil, "  tiers: [{name: a, class: Internal, hours: {schedule: '0 22 * * *', duration: 30s}}]\n", "spec.tiers[0].hours", "duration must be between 1m and 24h"),
+		Entry(nil, "  tiers: [{name: a, class: Internal, hours: {schedule: '0 22 * * *', timeZone: Mars/Olympus}}]\n", "spec.tiers[0].hours"),
+		Entry(nil, "  tiers: [{name: a, limits: {tokensPerMinute: 0}}]\n", "spec.tiers[0].limits.tokensPerMinute"),
+		Entry(nil, "  tiers: [{name: a, class: Background, degrade: {yellow: [{answer: x}]}}]\n", "spec.tiers[0]", "degrade may only be set when class is Interactive"),
+		Entry(nil, "  tiers: [{name: a, degrade: {}}]\n", "spec.tiers[0].degrade"),
+		Entry(nil, "  tiers: [{name: a, degrade: {yellow: [{}]}}]\n", "spec.tiers[0].degrade.yellow[0]", "exactly one of maxTokens"),
+		Entry(nil, "  tiers: [{name: a, degrade: {yellow: [{maxTokens: 5, answer: x}]}}]\n", "spec.tiers[0].degrade.yellow[0]", "exactly one of maxTokens"),
+		Entry(nil, "  tiers: [{name: a, degrade: {red: [{answer: x}, {maxTokens: 5}]}}]\n", "spec.tiers[0].degrade.red", "answer must be the last step"),
+		Entry(nil, "  tiers: [{name: a, degrade: {red: [{maxTokens: 6}, {maxTokens: 5}]}}]\n", "spec.tiers[0].degrade.red", "each kind of step may be there once"),
+		Entry(nil, "  tiers: [{name: a, degrade: {yellow: [{parameter: {name: max_tokens, value: '5'}}]}}]\n", "spec.tiers[0].degrade.yellow[0].parameter", "the client's"),
+		Entry(nil, "  tiers: [{name: a, degrade: {yellow: [{reroute: {pool: b}}]}}]\n", "spec.tiers[0].degrade.yellow[0].reroute.model"),
+		Entry(nil, "  gateway: {tokenEncoding: gpt2}\n", "spec.gateway.tokenEncoding"),
+		Entry(nil, "  gateway: {sharedLimits: {requestsPerMinute: -1}}\n", "spec.gateway.sharedLimits.requestsPerMinute"),
 		Entry(nil, "  gateway: {auth: TrustedHeaders}\n", "spec.gateway", "trustedHeaders is required when auth is TrustedHeaders"),
 		Entry(nil, "  gateway: {trustedHeaders: {fromCIDRs: [10.0.0.0/8]}}\n", "spec.gateway", "trustedHeaders may only be set"),
 		Entry(nil, "  gateway: {auth: Keys, defaultTier: free}\n", "spec.gateway", "defaultTier may only be set when auth is None"),
@@ -214,7 +233,17 @@ var _ = Describe("the API", func() {
 
 // fullSpec sets every field of a pool that a Python backend may have.
 const fullSpec = `  tiers:
-  - {name: gold, latencyTarget: 300ms, timeout: 1500ms, shedding: Never, reservedPercent: 5, class: Interactive}
+  - name: gold
+    latencyTarget: 300ms
+    timeout: 1500ms
+    shedding: Never
+    reservedPercent: 5
+    class: Interactive
+    limits: {requestsPerMinute: 6000, tokensPerMinute: 1000000}
+    degrade:
+      yellow: [{maxTokens: 256}, {parameter: {name: rerank, value: "false"}}]
+      red: [{maxTokens: 64}, {reroute: {pool: small, model: small-v1}}, {answer: "Please come back in a minute."}]
+  - {name: eval, latencyTarget: 5s, timeout: 1m, shedding: First, class: Internal, hours: {schedule: "0 22 * * 1-5", duration: 8h, timeZone: Europe/Berlin}}
   - {name: batch, latencyTarget: 5s, timeout: 1m, shedding: First, class: Background}
   batching: {maxSize: 64, maxWait: 1.5s, inferenceTime: 200ms, inferenceTimeout: 2s, maxRetries: 0}
   scaling: {mode: Auto, targetPercent: 70, up: {abovePercent: 85, window: 30s}, down: {belowPercent: 40, window: 1h}, paused: [Down]}
@@ -255,6 +284,8 @@ const fullSpec = `  tiers:
     maxInputBytes: 1000
     maxBodyBytes: 4000
     unsupportedParameters: Reject
+    sharedLimits: {requestsPerMinute: 12000, tokensPerMinute: 2000000}
+    tokenEncoding: o200k_base
 `
 
 // servedSpec has a model server beside the worker.

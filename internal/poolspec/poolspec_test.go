@@ -4,10 +4,16 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestADocumentIsReadAsItWasWritten(t *testing.T) {
 	want := Default()
+	want.Gateway.SharedLimits = Limits{TokensPerMinute: 5}
+	want.Tiers[0].Limits = Limits{RequestsPerMinute: 7}
+	want.Tiers[0].Degrade = &Degrade{Yellow: []Step{{MaxTokens: 5}, {Parameter: "a", Value: "b"}}, Red: []Step{{Pool: "p", Model: "m"}, {Answer: "x"}}}
+	want.Tiers[2].Background = true
+	want.Tiers[2].Hours = &Hours{Schedule: "0 22 * * *", Duration: Duration(8 * time.Hour), TimeZone: "UTC"}
 	doc, err := Encode(want)
 	if err != nil {
 		t.Fatal(err)
@@ -38,6 +44,12 @@ func TestADocumentThatMakesNoSenseIsRefusedByName(t *testing.T) {
 		{"a batch of none", "maxSize", func(p *Pool) { p.Batching.MaxSize = 0 }},
 		{"no inference time", "inferenceTime", func(p *Pool) { p.Batching.InferenceTime = 0 }},
 		{"a timeout shorter than a batch", "inferenceTimeout", func(p *Pool) { p.Batching.InferenceTimeout = p.Batching.InferenceTime }},
+		{"hours of a tier that is no background", "tiers[1].hours", func(p *Pool) { p.Tiers[1].Hours = &Hours{} }},
+		{"a ladder of a background tier", "tiers[1].degrade", func(p *Pool) { p.Tiers[1].Background, p.Tiers[1].Degrade = true, &Degrade{} }},
+		{"a step that is two", "tiers[1].degrade", func(p *Pool) { p.Tiers[1].Degrade = &Degrade{Red: []Step{{MaxTokens: 1, Answer: "x"}}} }},
+		{"a step that is none", "tiers[1].degrade", func(p *Pool) { p.Tiers[1].Degrade = &Degrade{Yellow: []Step{{Pool: "x"}}} }},
+		{"a step after the answer", "tiers[1].degrade", func(p *Pool) { p.Tiers[1].Degrade = &Degrade{Yellow: []Step{{Answer: "x"}, {MaxTokens: 1}}} }},
+		{"a negative limit", "tiers[1].limits", func(p *Pool) { p.Tiers[1].Limits.TokensPerMinute = -1 }},
 		{"no target", "targetPercent", func(p *Pool) { p.TargetPercent = 0 }},
 	} {
 		p := Default()

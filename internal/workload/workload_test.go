@@ -5,6 +5,7 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -163,6 +164,37 @@ func TestTheDocumentIsWhatTheBatcherReads(t *testing.T) {
 	}
 	if p.Name != "llm" || p.Tiers[1].ReservedPercent != 2 || p.Zones.RedBacklog.D() != 750*time.Millisecond || p.MaxWorkers != 16 {
 		t.Errorf("%+v", p)
+	}
+}
+
+func TestWhatATierMayDoIsInTheDocument(t *testing.T) {
+	pool := defaulted()
+	pool.Spec.Tiers[0].Limits = &v1alpha1.TenantLimits{TokensPerMinute: ptr.To(int64(9))}
+	pool.Spec.Tiers[0].Degrade = &v1alpha1.DegradeSpec{
+		Yellow: []v1alpha1.DegradeStep{{MaxTokens: ptr.To(int32(64))}, {Parameter: &v1alpha1.DegradeParameter{Name: "rerank", Value: "off"}}},
+		Red:    []v1alpha1.DegradeStep{{Reroute: &v1alpha1.DegradeReroute{Pool: "small", Model: "s"}}, {Answer: "later"}},
+	}
+	pool.Spec.Tiers[1].Class = v1alpha1.ClassInternal
+	pool.Spec.Tiers[1].Hours = &v1alpha1.TierHours{Schedule: "0 22 * * *", Duration: metav1.Duration{Duration: 8 * time.Hour}, TimeZone: "UTC"}
+	pool.Spec.Gateway.SharedLimits = &v1alpha1.TenantLimits{RequestsPerMinute: ptr.To(int64(11))}
+	pool.Spec.Gateway.TokenEncoding = "o200k_base"
+	d := Document(pool)
+	wantSteps := &poolspec.Degrade{
+		Yellow: []poolspec.Step{{MaxTokens: 64}, {Parameter: "rerank", Value: "off"}},
+		Red:    []poolspec.Step{{Pool: "small", Model: "s"}, {Answer: "later"}},
+	}
+	if !reflect.DeepEqual(d.Tiers[0].Degrade, wantSteps) || d.Tiers[0].Limits.TokensPerMinute != 9 || d.Tiers[0].Limits.RequestsPerMinute != 0 {
+		t.Errorf("%+v %+v", d.Tiers[0], d.Tiers[0].Degrade)
+	}
+	if h := d.Tiers[1].Hours; !d.Tiers[1].Background || h == nil || h.Schedule != "0 22 * * *" || h.Duration.D() != 8*time.Hour || h.TimeZone != "UTC" {
+		t.Errorf("%+v", d.Tiers[1])
+	}
+	if d.Gateway.SharedLimits.RequestsPerMinute != 11 || d.Gateway.TokenEncoding != "o200k_base" {
+		t.Errorf("%+v", d.Gateway)
+	}
+	d.Version = poolspec.Version
+	if err := d.Validate(); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -102,6 +102,20 @@ func TestParametersOfTheBatch(t *testing.T) {
 	}
 }
 
+// A parameter that the pool sets stands beside the client's, with the type that its value has.
+func TestTheSwitchOfThePool(t *testing.T) {
+	for value, want := range map[string]any{"false": false, "true": true, "12": 12.0, "off": "off", "1.5": "1.5"} {
+		m := newModelServer()
+		n := 5
+		if _, err := load(t, config(m)).Run(t.Context(), worker.Batch{Inputs: []string{"a"}, Params: wire.Parameters{MaxTokens: &n, Switch: &wire.Switch{Name: "rerank", Value: value}}}); err != nil {
+			t.Fatal(err)
+		}
+		if m.parameters["rerank"] != want || m.parameters["max_tokens"] != 5.0 || len(m.parameters) != 2 {
+			t.Errorf("%q: parameters %v", value, m.parameters)
+		}
+	}
+}
+
 func TestErrorsOfTheServer(t *testing.T) {
 	for status, want := range map[int]string{
 		400: wire.CodeApplication, 422: wire.CodeApplication, 500: wire.CodeApplication, 502: wire.CodeBackend, 503: wire.CodeBackend,

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -257,6 +258,18 @@ func TestParameters(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// A parameter that the pool sets is one of the function's like any other.
+func TestTheSwitchOfThePool(t *testing.T) {
+	n := 5
+	c, _ := module(t, "def f(inputs, p): return [str(x) for x in p]\n")
+	out, err := load(t, c).Run(t.Context(), worker.Batch{Inputs: []string{"a", "b", "c"}, ItemParams: []wire.Parameters{
+		{MaxTokens: &n, Switch: &wire.Switch{Name: "rerank", Value: "false"}}, {}, {Switch: &wire.Switch{Name: "depth", Value: "low"}}}})
+	want := []string{"{'max_tokens': 5, 'rerank': False}", "{}", "{'depth': 'low'}"}
+	if err != nil || !slices.Equal(out.Outputs, want) {
+		t.Errorf("%q, %v, want %q", out.Outputs, err, want)
 	}
 }
 
