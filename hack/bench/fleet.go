@@ -62,19 +62,37 @@ func startFleet(ctx context.Context, s scenario, bin binaries, profile string) (
 		return nil, err
 	}
 	pool := benchPool(s.workers)
+	if s.pool != nil {
+		s.pool(&pool)
+	}
 	doc, err := poolspec.Encode(pool)
 	if err != nil {
 		return nil, err
 	}
-	signal := filepath.Join(f.dir, "signal.json")
-	var names []string
-	for i := range max(s.batchers, 1) {
-		addrs, err := freeAddrs(2)
-		if err != nil {
+	n := max(s.batchers, 1)
+	addrs, err := freeAddrs(2 * n)
+	if err != nil {
+		return nil, err
+	}
+	var peers []string
+	for i := range n {
+		peers = append(peers, fmt.Sprintf("batcher-%d=%s", i, addrs[2*i+1]))
+	}
+	tenants := filepath.Join(f.dir, "tenants.json")
+	if s.tenants != "" {
+		if err := os.WriteFile(tenants, []byte(s.tenants), 0o600); err != nil {
 			return nil, err
 		}
+	}
+	signal := filepath.Join(f.dir, "signal.json")
+	var names []string
+	for i := range n {
+		addrs := addrs[2*i : 2*i+2]
 		name := fmt.Sprintf("batcher-%d", i)
 		args := []string{"--pool", doc, "--workers", "http://" + strings.Join(f.workers.addrs, ",http://"), "--listen", addrs[0], "--internal-listen", addrs[1], "--zone-file", signal, "--linger", "0s"}
+		if s.tenants != "" {
+			args = append(args, "--tenants", tenants, "--peers", strings.Join(peers, ","))
+		}
 		if profile != "" && i == 0 {
 			args = append(args, "--cpu-profile", profile)
 		}

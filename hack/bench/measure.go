@@ -28,6 +28,9 @@ func measure(ctx context.Context, s scenario, bin binaries, seed uint64, profile
 		return nil, err
 	}
 	defer f.stop()
+	if s.drive != nil {
+		return s.drive(ctx, s, f)
+	}
 	length := s.length
 	if length == 0 {
 		length = 12 * time.Second

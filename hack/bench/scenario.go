@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"sluice.dev/sluice/hack/loadgen/load"
+	"sluice.dev/sluice/internal/poolspec"
 	"sluice.dev/sluice/internal/wire"
 )
 
@@ -26,6 +27,10 @@ type scenario struct {
 	length   time.Duration // default 12 s
 	during   func(ctx context.Context, f *fleet) error
 	soak     bool // only with -long
+	pool     func(*poolspec.Pool)
+	tenants  string // the file of --tenants; the batchers share their limits
+	// drive measures a scenario whose load is not the generator's. Nil: measure does.
+	drive func(ctx context.Context, s scenario, f *fleet) (*result, error)
 
 	// limitP95 is the best p95 that is possible. Nil: by the formula of limit.
 	limitP95 func() time.Duration
@@ -77,6 +82,7 @@ func scenarios(long time.Duration) []scenario {
 			separate: true, tiers: steady, during: churn, targets: []bound{atMost("wrong_answers", 0), atMost("lost", 0)}},
 		{name: "cancel", about: "70 % load on 4 workers, 30 % of the clients hang up within 200 ms", rate: .7 * capacity(4), workers: 4, tiers: steady,
 			hangUp: .3, targets: with(atMost("wasted_items_pct", .5))},
+		quotaScenario(),
 	}
 	if long > 0 {
 		all = append(all, scenario{name: "soak", about: "expiries, cancels and crashes for " + long.String(), soak: true,

@@ -63,6 +63,75 @@ func TestLimitHoldsOverAllGateways(t *testing.T) {
 	}
 }
 
+// A shared budget is one bucket at one gateway whoever asks, and the tenants' own limits are asked there too.
+func TestSharedBudgetHoldsOverAllGateways(t *testing.T) {
+	fleet, _ := quotaFleet(t, 3)
+	now := time.Now()
+	passed := map[string]int{}
+	for i := range 300 {
+		tenant := fmt.Sprint("t", i%5)
+		r := fleet[i%3].Reserve(t.Context(), now, quota.Ask{
+			Tenant: tenant, Limits: quota.Limits{RequestsPerMinute: 9}, PoolLimits: quota.Limits{RequestsPerMinute: 36}, Cost: quota.Cost{Requests: 1},
+		})
+		if r.Fallback {
+			t.Skipf("the machine is so slow that a gateway did not answer within %v", askTimeout)
+		}
+		if r.Granted {
+			passed[tenant]++
+		} else if r.RetryAfter <= 0 {
+			t.Errorf("%+v", r)
+		}
+	}
+	late := 1 + int(time.Since(now)/time.Second)
+	total := 0
+	for tenant, n := range passed {
+		total += n
+		if n < 5 || n > 9+late {
+			t.Errorf("%s: %d, want a fair part of 36", tenant, n)
+		}
+	}
+	if total < 25 || total > 36+late {
+		t.Errorf("%d passed a budget of 36", total)
+	}
+	owners := 0
+	for _, f := range fleet {
+		if f.ledger.Len() > 0 {
+			owners++
+		}
+	}
+	if owners != 1 {
+		t.Errorf("%d gateways keep accounts, want one", owners)
+	}
+}
+
+// Nobody answers for the budget: each gateway lets its share of it pass, and together they are the whole.
+func TestOwnerOfTheBudgetGone(t *testing.T) {
+	fleet, servers := quotaFleet(t, 3)
+	for i, f := range fleet {
+		if !isAddr(f, budgetKey) {
+			servers[i].Close()
+		}
+	}
+	total := 0
+	for _, f := range fleet {
+		if !isAddr(f, budgetKey) {
+			continue // it is gone
+		}
+		for range 50 {
+			r := f.Reserve(t.Context(), time.Now(), quota.Ask{Tenant: "t", PoolLimits: quota.Limits{TokensPerMinute: 300}, Cost: quota.Cost{Requests: 1, Tokens: 10}})
+			if r.Granted {
+				total += 10
+			}
+			if !r.Fallback {
+				t.Fatalf("%+v", r)
+			}
+		}
+	}
+	if total < 80 || total > 220 { // two shares of 100, of which a lone tenant has at least half at once
+		t.Errorf("%d tokens passed at two of three gateways of a budget of 300", total)
+	}
+}
+
 // What a request did not use goes back to the gateway that keeps the bucket.
 func TestSettlementReachesTheOwner(t *testing.T) {
 	fleet, _ := quotaFleet(t, 2)

@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"net"
+	"net/url"
 	"os"
 	"strings"
 	"time"
@@ -25,6 +26,7 @@ type Config struct {
 	TenantsFile     string
 	ZoneFile        string
 	Peers           []gateway.Peer
+	PoolURLs        map[string]string // of other pools, by name; nil in Kubernetes: their Services
 	Linger          time.Duration
 	AccessPerSecond int
 	Pprof           bool
@@ -35,7 +37,7 @@ type Config struct {
 	// InCluster says that there is a Kubernetes API to ask.
 	InCluster bool
 
-	pool, peers string // flags, before they are read
+	pool, peers, poolURLs string // flags, before they are read
 }
 
 // Register defines the flags of c on fs and reads what the environment says.
@@ -49,6 +51,7 @@ func (c *Config) Register(fs *flag.FlagSet, env func(string) string) {
 	fs.StringVar(&c.TenantsFile, "tenants", "", "outside Kubernetes: a JSON file, a list of {\"name\", \"tier\", \"keys\": [sha256, ...], \"limits\"}")
 	fs.StringVar(&c.ZoneFile, "zone-file", "", "outside Kubernetes: a file with the zone document, read again when it changes")
 	fs.StringVar(&c.peers, "peers", "", "outside Kubernetes: the gateways that share the tenants' limits, this one included: NAME=HOST:PORT of the internal port, separated by commas; POD_NAME says which is this one")
+	fs.StringVar(&c.poolURLs, "pool-urls", "", "outside Kubernetes: other pools that a degrade ladder reroutes to: NAME=URL, separated by commas")
 	fs.DurationVar(&c.Linger, "linger", 5*time.Second, "after SIGTERM: how long requests are still accepted, until everybody knows that this process leaves")
 	fs.IntVar(&c.AccessPerSecond, "access-log-per-second", 10, "most lines of the access log in a second, of served requests and of others each, unless the pool document says; 0: none")
 	fs.BoolVar(&c.Pprof, "pprof", false, "serve /debug/pprof/ on the internal port")
@@ -74,6 +77,19 @@ func (c *Config) Parse(fs *flag.FlagSet, args []string) error {
 	if c.Namespace == "" {
 		c.Namespace = c.Pool.Namespace
 	}
+	for p := range strings.SplitSeq(c.poolURLs, ",") {
+		if p == "" {
+			continue
+		}
+		name, base, ok := strings.Cut(p, "=")
+		if u, err := url.Parse(base); !ok || name == "" || err != nil || u.Host == "" {
+			return fmt.Errorf("--pool-urls: %q is not NAME=URL", p)
+		}
+		if c.PoolURLs == nil {
+			c.PoolURLs = map[string]string{}
+		}
+		c.PoolURLs[name] = base
+	}
 	var err error
 	c.Peers, err = ParsePeers("--peers", c.peers)
 	return err
@@ -83,8 +99,8 @@ func (c *Config) Parse(fs *flag.FlagSet, args []string) error {
 // the Kubernetes API; instead names the flags that make the process run without it.
 func (c *Config) Check(kubernetes bool, instead string) error {
 	switch {
-	case kubernetes && (c.TenantsFile != "" || c.ZoneFile != "" || len(c.Peers) > 0):
-		return fmt.Errorf("--tenants, --zone-file and --peers are for outside Kubernetes: with %s", instead)
+	case kubernetes && (c.TenantsFile != "" || c.ZoneFile != "" || len(c.Peers) > 0 || c.PoolURLs != nil):
+		return fmt.Errorf("--tenants, --zone-file, --peers and --pool-urls are for outside Kubernetes: with %s", instead)
 	case c.Linger < 0 || c.AccessPerSecond < 0:
 		return errors.New("--linger and --access-log-per-second must not be negative")
 	case c.Pool.Gateway.Auth == "Keys" && !kubernetes && c.TenantsFile == "":

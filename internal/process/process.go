@@ -87,6 +87,9 @@ func (p *Process) Name() string {
 // MakeGateway makes the gateway in front of an engine.
 func (p *Process) MakeGateway(o gateway.Options) (err error) {
 	o.Pool, o.Tenants, o.Quota = p.Config.Pool, p.Tenants, p.Quota
+	if !p.Config.InCluster {
+		o.PoolURL = func(pool string) string { return p.Config.PoolURLs[pool] }
+	}
 	o.Pod, o.PodUID, o.Log, o.AccessLogPerSecond = p.Config.Pod, p.Config.PodUID, p.Log, p.Config.AccessPerSecond
 	o.Reports, o.Certificate = p.Reports, p.cert
 	if p.Gateway, err = gateway.New(o); err != nil {
