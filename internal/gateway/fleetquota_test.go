@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -218,4 +219,37 @@ func TestQuotaQuestionsFromStrangers(t *testing.T) {
 	if fleet[0].ledger.Len() != 0 {
 		t.Error("an account was made")
 	}
+}
+
+// Whatever a gateway is asked by another one, it answers and keeps no account of what makes no sense.
+func FuzzQuotaQuestions(f *testing.F) {
+	for _, s := range []string{
+		`{"tenant":"a","limits":{"tokens_per_minute":10},"cost":{"requests":1,"tokens":3}}`,
+		`{"tenant":"a","tier":"free","tier_limits":{"requests_per_minute":9223372036854775807},"pool_limits":{"tokens_per_minute":1},"cost":{"requests":1}}`,
+		`{"grant":{"tenant":"a","pool":true,"cost":{"tokens":3},"slot":1},"used":{"tokens":9223372036854775807}}`, `{`, `null`,
+	} {
+		f.Add([]byte(s))
+	}
+	fleet := NewFleetQuota("gw", 2*time.Second)
+	mux := http.NewServeMux()
+	fleet.routes(mux)
+	f.Fuzz(func(t *testing.T, body []byte) {
+		for _, path := range []string{pathReserve, pathSettle} {
+			w := httptest.NewRecorder()
+			mux.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, path, strings.NewReader(string(body))))
+			if w.Code != 200 && w.Code != 204 && w.Code != 400 {
+				t.Errorf("%s: %d for %q", path, w.Code, body)
+			}
+			var r quota.Reply
+			if w.Code != 200 {
+				continue
+			}
+			if err := json.Unmarshal(w.Body.Bytes(), &r); err != nil {
+				t.Fatal(err)
+			}
+			if !r.Granted && !r.TooLarge && r.RetryAfter <= 0 {
+				t.Errorf("refused without a wait: %q: %s", body, w.Body)
+			}
+		}
+	})
 }

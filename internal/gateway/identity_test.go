@@ -167,6 +167,9 @@ func TestWrongKeysAreCheap(t *testing.T) {
 		if n := len(r.Stats().UnknownTierTenants); n != 0 {
 			t.Errorf("%d names kept", n)
 		}
+		if n := counter(t, r.Gateway, `sluice_requests_total{code="401",reason="wrong_key",tier="unknown"}`); n != 100_000 {
+			t.Errorf("%v wrong keys counted", n)
+		}
 	})
 }
 
@@ -175,6 +178,53 @@ type countingReader struct{ reads int }
 func (c *countingReader) Read([]byte) (int, error) { c.reads++; return 0, http.ErrBodyReadAfterClose }
 
 // Of two tenants with one key the first keeps it.
+// A key is revoked while fifty clients use it: from that instant on no request is let in by it; what was let in
+// before is answered.
+func TestKeyRevokedUnderLoad(t *testing.T) {
+	inBubble(t, 4, withKeys, func(t *testing.T, r *rig) {
+		list := []Tenant{keyed("acme", "paid", "acme-key", quota.Limits{}), keyed("other", "paid", "other-key", quota.Limits{})}
+		r.tenants.Set(list)
+		var mu sync.Mutex
+		var revoked time.Time
+		before, after, wrong := 0, 0, 0
+		var wg sync.WaitGroup
+		for client := range 50 {
+			key, stays := "acme-key", false
+			if client%5 == 0 {
+				key, stays = "other-key", true
+			}
+			wg.Go(func() {
+				for range 20 {
+					mu.Lock()
+					began, is := time.Now(), !revoked.IsZero()
+					mu.Unlock()
+					w := r.post(t, "/v1/inference", hello, "X-API-Key", key)
+					mu.Lock()
+					switch {
+					case stays && w.Code != 200, !stays && is && w.Code != 401, !stays && !is && w.Code != 200 && !began.Equal(revoked):
+						wrong++
+					case is:
+						after++
+					default:
+						before++
+					}
+					mu.Unlock()
+					time.Sleep(10 * time.Millisecond)
+				}
+			})
+		}
+		time.Sleep(time.Second)
+		mu.Lock()
+		r.tenants.Set(list[1:])
+		revoked = time.Now()
+		mu.Unlock()
+		wg.Wait()
+		if wrong > 0 || before < 100 || after < 100 {
+			t.Errorf("%d wrong answers, %d before the key was revoked, %d after", wrong, before, after)
+		}
+	})
+}
+
 func TestOneKeyTwoTenants(t *testing.T) {
 	var ts Tenants
 	ts.Set([]Tenant{keyed("a", "paid", "k", quota.Limits{}), keyed("b", "enterprise", "k", quota.Limits{})})

@@ -125,6 +125,9 @@ func TestUnfinishedBody(t *testing.T) {
 		if d := time.Since(began); d < 9*time.Second || d > 12*time.Second {
 			t.Errorf("after %v", d)
 		}
+		if n := counter(t, r.Gateway, `sluice_requests_total{code="408",reason="body_timeout",tier="enterprise"}`); n != 1 {
+			t.Errorf("counted %v times", n)
+		}
 		_ = closedBy(c)
 	})
 }

@@ -11,6 +11,7 @@ import (
 	"sluice.dev/sluice/internal/poolspec"
 	"sluice.dev/sluice/internal/telemetry"
 	"sluice.dev/sluice/internal/usage"
+	"sluice.dev/sluice/internal/wire"
 )
 
 // Reports are where a process tells of single requests beside its log. The zero value tells nobody.
@@ -104,12 +105,20 @@ func (g *Gateway) recordUsage(x *exchange, ref *refusal, latency time.Duration) 
 	}
 	status, reason := x.outcome(ref)
 	u := x.result.Usage
+	if x.instead != "" {
+		u = wire.Usage{}
+	}
+	var degraded []string
+	if ref == nil {
+		degraded = x.degradedList()
+	}
 	g.reports.Usage.Add(usage.Record{
 		Time: x.wall, RequestID: x.id, Namespace: g.pool.Namespace, Pool: g.pool.Name, Pod: g.pod,
 		Tenant: g.tenantName(x), Tier: g.tierName(x), API: x.codec.name(),
 		Outcome: usage.OutcomeOf(status), Status: status, Reason: string(reason),
 		PromptTokens: u.PromptTokens, CompletionTokens: u.CompletionTokens, Estimated: u.Estimated,
 		LatencyMs: ms(latency), QueueWaitMs: ms(x.result.QueueWait), Attempts: x.result.Attempts, BatchID: x.result.BatchID,
+		Degraded: degraded,
 	})
 }
 

@@ -91,13 +91,21 @@ func (a Ask) Share(n int) Ask {
 	return a
 }
 
-// valid says that no number is negative: what comes over the network may be anything.
-func (l Limits) valid() bool { return l.RequestsPerMinute >= 0 && l.TokensPerMinute >= 0 }
+// most bounds every number that comes from elsewhere: far above what a limit or a request can be, and so far
+// below an int64 that sums of them do not overflow.
+const most = 1 << 44
 
-// Valid says that no number is negative.
-func (c Cost) Valid() bool { return c.Requests >= 0 && c.Tokens >= 0 }
+// valid says that the numbers can be counted with: what comes over the network may be anything.
+func (l Limits) valid() bool {
+	return l.RequestsPerMinute >= 0 && l.TokensPerMinute >= 0 && max(l.RequestsPerMinute, l.TokensPerMinute) <= most
+}
 
-// Valid says that no number is negative.
+// Valid says that the numbers can be counted with.
+func (c Cost) Valid() bool {
+	return c.Requests >= 0 && c.Tokens >= 0 && max(c.Requests, c.Tokens) <= most
+}
+
+// Valid says that the numbers can be counted with.
 func (a Ask) Valid() bool {
 	return a.Limits.valid() && a.TierLimits.valid() && a.PoolLimits.valid() && a.Cost.Valid()
 }

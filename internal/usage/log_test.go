@@ -180,6 +180,7 @@ func TestRecordsFollowTheSchema(t *testing.T) {
 	schema := c.MustCompile("usage")
 	full := record(3, OutcomeServed)
 	full.Namespace, full.Pod, full.BatchID, full.QueueWaitMs, full.Estimated = "team", "llm-batcher-1", "b-1", 12.25, true
+	full.Degraded = []string{"max_tokens=64"}
 	for name, r := range map[string]Record{"served": full, "refused": record(0, OutcomeRefused), "no tenant": {RequestID: "r", Pool: "p", Tier: "t", API: "openai_chat", Outcome: OutcomeFailed, Status: 503, Reason: "no_capacity"}} {
 		line := appendLine(nil, &r)
 		v, err := jsonschema.UnmarshalJSON(bytes.NewReader(line))

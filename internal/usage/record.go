@@ -44,6 +44,9 @@ type Record struct {
 	QueueWaitMs      float64 `json:"queue_wait_ms"`
 	Attempts         int     `json:"attempts"`
 	BatchID          string  `json:"batch_id,omitempty"`
+	// Degraded is how the request was degraded, as the Sluice-Degraded header says it. What another pool answered
+	// is recorded there: here it has no tokens.
+	Degraded []string `json:"degraded,omitempty"`
 }
 
 // OutcomeOf is the outcome that goes with a status.

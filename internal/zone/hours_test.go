@@ -87,3 +87,19 @@ func TestIdle(t *testing.T) {
 		}
 	}
 }
+
+func FuzzHours(f *testing.F) {
+	for _, s := range []string{"0 22 * * 1-5", "*/15 * * * *", "30 2 31 2 *", "0 0 29 2 *", "@daily", ""} {
+		f.Add(s, "Europe/Berlin", int64(8*time.Hour), int64(1_800_000_000))
+	}
+	f.Fuzz(func(t *testing.T, schedule, zone string, duration, at int64) {
+		h, err := ParseHours(schedule, zone, time.Duration(duration))
+		if err != nil {
+			return
+		}
+		now := time.Unix(at%4_000_000_000, 0)
+		if _, left := h.Open(now); left <= 0 {
+			t.Errorf("%q %q %v at %v: %v left", schedule, zone, time.Duration(duration), now, left)
+		}
+	})
+}
