@@ -21,6 +21,7 @@ func quotaFleet(t *testing.T, n int) (fleet []*FleetQuota, servers []*httptest.S
 		f := NewFleetQuota(fmt.Sprint("gw-", i), 2*time.Second)
 		mux := http.NewServeMux()
 		f.routes(mux)
+		f.timeout = 10 * time.Second
 		s := httptest.NewServer(mux)
 		t.Cleanup(s.Close)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -56,7 +57,7 @@ func TestLimitHoldsOverAllGateways(t *testing.T) {
 		}
 		// A refill of one request takes 2 s; the asking of 90 may take some of that on a slow machine.
 		if fallback > 0 {
-			t.Skipf("the machine is so slow that a gateway did not answer within %v", askTimeout)
+			t.Fatal("a gateway did not answer another one")
 		}
 		if ok < 30 || ok > 31+int(time.Since(now)/(2*time.Second)) {
 			t.Errorf("tenant %s: %d requests passed a limit of 30", tenant, ok)
@@ -75,7 +76,7 @@ func TestSharedBudgetHoldsOverAllGateways(t *testing.T) {
 			Tenant: tenant, Limits: quota.Limits{RequestsPerMinute: 9}, PoolLimits: quota.Limits{RequestsPerMinute: 36}, Cost: quota.Cost{Requests: 1},
 		})
 		if r.Fallback {
-			t.Skipf("the machine is so slow that a gateway did not answer within %v", askTimeout)
+			t.Fatal("a gateway did not answer another one")
 		}
 		if r.Granted {
 			passed[tenant]++
@@ -145,7 +146,7 @@ func TestSettlementReachesTheOwner(t *testing.T) {
 	}
 	r := fleet[0].Reserve(t.Context(), time.Now(), quota.Ask{Tenant: tenant, Limits: lim, Cost: quota.Cost{Requests: 1, Tokens: 1000}})
 	if r.Fallback || !r.Granted {
-		t.Skipf("the owner did not answer within %v: %+v", askTimeout, r)
+		t.Fatalf("the owner did not answer: %+v", r)
 	}
 	fleet[0].Settle(time.Now(), r.Grant, quota.Cost{Requests: 1, Tokens: 100})
 	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); {

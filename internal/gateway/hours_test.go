@@ -19,45 +19,48 @@ func internalTier(p *poolspec.Pool) {
 // An Internal tier is served in its hours; outside them only while there is hardly any interactive work.
 func TestInternalTierHasHours(t *testing.T) {
 	inFake(t, internalTier, func(t *testing.T, r *rig, e *fakeEngine) {
-		busy := func(s *batching.Snapshot) {
-			s.Tiers = []batching.TierSnapshot{{}, {Queued: 3}, {Queued: 500}}
-			s.Depth = 503
+		e.set(func(s *batching.Snapshot) { // what Internal has waiting does not matter
+			s.Tiers = []batching.TierSnapshot{{}, {}, {Queued: 500}}
+			s.Depth = 500
+		})
+		busy := func() { // over a tenth of the capacity in interactive requests
+			r.Gateway.identity.defaultTier = 0
+			for range 200 {
+				r.post(t, "/v1/inference", hello)
+				time.Sleep(10 * time.Millisecond)
+			}
+			r.Gateway.identity.defaultTier = 2
 		}
-		e.set(busy)
+		busy()
 		if w := r.post(t, "/v1/inference", hello); w.Code != 200 {
 			t.Errorf("at midnight: %d %s", w.Code, w.Body)
 		}
-		time.Sleep(6*time.Hour - time.Minute)
+		time.Sleep(6*time.Hour - time.Minute - 4*time.Second)
+		busy()
 		if w := r.post(t, "/v1/inference", hello); w.Code != 200 {
 			t.Errorf("at 05:59: %d %s", w.Code, w.Body)
 		}
 		time.Sleep(time.Minute)
+		busy()
 		w := r.post(t, "/v1/inference", hello)
 		w.want(429, "outside_hours")
 		if s, _ := strconv.Atoi(w.Header().Get("Retry-After")); s < 45 || s > 60 {
 			t.Errorf("Retry-After %d, want about the longest", s)
 		}
 		offered := r.Stats().Tiers[2].Offered
-		e.set(func(s *batching.Snapshot) { s.Tiers[1].Queued = 0; s.Depth = 500 })
-		time.Sleep(time.Second)
+		time.Sleep(5 * time.Second)
 		if w := r.post(t, "/v1/inference", hello); w.Code != 200 {
 			t.Errorf("idle at noon, with internal work waiting: %d %s", w.Code, w.Body)
 		}
 		if offered != 2 {
 			t.Errorf("%d offered: a refusal outside the hours is no demand", offered)
 		}
-		// A tenth of the capacity in interactive requests, and the pool is not idle.
-		r.Gateway.identity.defaultTier = 0
-		for range 200 {
-			r.post(t, "/v1/inference", hello)
-			time.Sleep(10 * time.Millisecond)
-		}
-		r.Gateway.identity.defaultTier = 2
+		busy()
 		r.post(t, "/v1/inference", hello).want(429, "outside_hours")
 		// Near the opening the wait is the time until then.
-		e.set(busy)
 		now := time.Now().UTC()
-		time.Sleep(time.Date(now.Year(), now.Month(), now.Day(), 21, 59, 50, 0, time.UTC).Sub(now))
+		time.Sleep(time.Date(now.Year(), now.Month(), now.Day(), 21, 59, 48, 0, time.UTC).Sub(now))
+		busy()
 		w = r.post(t, "/v1/inference", hello)
 		w.want(429, "outside_hours")
 		if s, _ := strconv.Atoi(w.Header().Get("Retry-After")); s < 7 || s > 13 {

@@ -132,7 +132,7 @@ func (v *zoneView) isIdle(now time.Time, w *view) bool {
 			offered += v.meters[i].rate(now)
 		}
 	}
-	return zone.Idle(w.zone, v.interactive(w.snap), offered, w.snap.MuShare)
+	return zone.Idle(w.zone, offered, w.snap.MuShare)
 }
 
 // look takes a snapshot and joins both zones. v.mu is held.

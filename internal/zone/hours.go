@@ -71,7 +71,7 @@ func (h *Hours) Open(now time.Time) (open bool, left time.Duration) {
 const idlePercent = 10
 
 // Idle says that a pool has so little interactive work that Internal tiers are admitted outside their hours:
-// Green, no interactive request waits, and those offered a second are under a tenth of the capacity.
-func Idle(n Name, interactiveQueued int, interactiveOffered, capacity float64) bool {
-	return n == Green && interactiveQueued == 0 && interactiveOffered*100 < capacity*idlePercent
+// Green, and the interactive requests offered a second are under a tenth of the capacity.
+func Idle(n Name, interactiveOffered, capacity float64) bool {
+	return n == Green && interactiveOffered*100 < capacity*idlePercent
 }

@@ -77,12 +77,11 @@ func TestHoursThatMeanNothing(t *testing.T) {
 func TestIdle(t *testing.T) {
 	for _, c := range []struct {
 		zone     Name
-		queued   int
 		offered  float64
 		capacity float64
 		want     bool
-	}{{Green, 0, 0, 900, true}, {Green, 0, 89, 900, true}, {Green, 0, 90, 900, false}, {Green, 1, 0, 900, false}, {Yellow, 0, 0, 900, false}, {Green, 0, 0, 0, false}} {
-		if got := Idle(c.zone, c.queued, c.offered, c.capacity); got != c.want {
+	}{{Green, 0, 900, true}, {Green, 89, 900, true}, {Green, 90, 900, false}, {Yellow, 0, 900, false}, {Green, 0, 0, false}} {
+		if got := Idle(c.zone, c.offered, c.capacity); got != c.want {
 			t.Errorf("%+v: %v", c, got)
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"sluice.dev/sluice/internal/poolspec"
+	"sluice.dev/sluice/internal/zone"
 )
 
 // missing skips, or fails where everything must be there.
@@ -46,18 +47,32 @@ func TestOpenAISDK(t *testing.T) {
 	}
 	pool := poolspec.Default()
 	pool.Model, pool.Gateway.Auth, pool.Gateway.DefaultTier = "llm", "Keys", ""
+	// The free tier is shed entirely and has a ladder; the others are not touched by the zone.
+	pool.Tiers[2].Degrade = &poolspec.Degrade{Yellow: []poolspec.Step{{MaxTokens: 64}, {Answer: "We are busy."}}}
 	doc, err := poolspec.Encode(pool)
 	if err != nil {
 		t.Fatal(err)
 	}
 	tenants := filepath.Join(dir, "tenants.json")
-	list := fmt.Appendf(nil, `[{"name":"free-hand","tier":"enterprise","keys":["%x"]},{"name":"limited","tier":"paid","keys":["%x"],"limits":{"requestsPerMinute":120}}]`,
-		sha256.Sum256([]byte("key-1")), sha256.Sum256([]byte("key-2")))
+	list := fmt.Appendf(nil, `[{"name":"free-hand","tier":"enterprise","keys":["%x"]},{"name":"limited","tier":"paid","keys":["%x"],"limits":{"requestsPerMinute":120}},{"name":"cheap","tier":"free","keys":["%x"]}]`,
+		sha256.Sum256([]byte("key-1")), sha256.Sum256([]byte("key-2")), sha256.Sum256([]byte("key-3")))
 	if err := os.WriteFile(tenants, list, 0o600); err != nil {
 		t.Fatal(err)
 	}
+	signal, err := zone.Signal{
+		Version: zone.SignalVersion, Pool: pool.Name, Generation: 1, Zone: zone.Yellow, Reason: zone.ReasonBacklogHigh,
+		Since: time.Now(), ObservedAt: time.Now(), Capacity: 1000, Offered: 2000, Workers: 2,
+		Tiers: []zone.SignalTier{{Name: "enterprise", AdmitPercent: 100}, {Name: "paid", AdmitPercent: 100}, {Name: "free", AdmitPercent: 0}},
+	}.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	zoneFile := filepath.Join(dir, "signal.json")
+	if err := os.WriteFile(zoneFile, []byte(signal), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	public, internal := freeAddr(t), freeAddr(t)
-	batcher := exec.CommandContext(t.Context(), bin, "--simulate-workers", "2", "--pool", doc, "--tenants", tenants, "--listen", public, "--internal-listen", internal, "--linger", "0s")
+	batcher := exec.CommandContext(t.Context(), bin, "--simulate-workers", "2", "--pool", doc, "--tenants", tenants, "--zone-file", zoneFile, "--listen", public, "--internal-listen", internal, "--linger", "0s")
 	batcher.Stderr = os.Stderr
 	if err := batcher.Start(); err != nil {
 		t.Fatal(err)
@@ -66,7 +81,7 @@ func TestOpenAISDK(t *testing.T) {
 	ready(t, "http://"+internal+"/readyz")
 
 	sdk := exec.CommandContext(t.Context(), node, "--test", "sdk.test.mjs")
-	sdk.Env = append(os.Environ(), "SLUICE_URL=http://"+public, "SLUICE_INTERNAL=http://"+internal, "SLUICE_KEY=key-1", "SLUICE_LIMITED_KEY=key-2", "NO_PROXY=127.0.0.1", "no_proxy=127.0.0.1")
+	sdk.Env = append(os.Environ(), "SLUICE_URL=http://"+public, "SLUICE_INTERNAL=http://"+internal, "SLUICE_KEY=key-1", "SLUICE_LIMITED_KEY=key-2", "SLUICE_CHEAP_KEY=key-3", "NO_PROXY=127.0.0.1", "no_proxy=127.0.0.1")
 	out, err := sdk.CombinedOutput()
 	t.Logf("%s", out)
 	if err != nil {

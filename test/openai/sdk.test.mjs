@@ -92,3 +92,28 @@ test("the SDK waits as long as it is told and passes", async () => {
   assert.ok(after.refused_quota > before.refused_quota);
   assert.ok(after.offered - before.offered <= N + 1 - refused.length, "refusals for quota or retries were counted as demand");
 });
+
+test("a degraded answer is an answer, and says how it was degraded", async () => {
+  const cheap = client(process.env.SLUICE_CHEAP_KEY, { maxRetries: 0 });
+  // The zone file is read a moment after the start.
+  const zoned = async () => (await stats()).zone === "Yellow";
+  for (let i = 0; i < 100 && !(await zoned()); i++) await new Promise((r) => setTimeout(r, 50));
+  const { data, response } = await cheap.chat.completions.create(hello).withResponse();
+  assert.equal(data.choices[0].message.content, "We are busy.");
+  assert.equal(data.choices[0].finish_reason, "stop");
+  assert.equal(data.usage.total_tokens, 0);
+  assert.deepEqual(data.metadata, { degraded: ["answer"] });
+  assert.equal(response.headers.get("sluice-degraded"), "answer");
+  let text = "";
+  for await (const chunk of await cheap.chat.completions.create({ ...hello, stream: true })) {
+    text += chunk.choices[0]?.delta?.content ?? "";
+    assert.deepEqual(chunk.metadata, { degraded: ["answer"] });
+  }
+  assert.equal(text, "We are busy.");
+  assert.equal((await cheap.completions.create({ model: "llm", prompt: "hello" })).choices[0].text, "We are busy.");
+  // Others are served as ever.
+  const other = await client().chat.completions.create(hello).withResponse();
+  assert.equal(other.data.choices[0].message.content, "hello");
+  assert.equal(other.data.metadata, undefined);
+  assert.equal(other.response.headers.get("sluice-degraded"), null);
+});

@@ -86,18 +86,17 @@ func (b *batcher) idle() bool {
 		b.look()
 	}
 	snap := b.core.Snapshot(b.w.now)
-	offered, queued := 0.0, 0
-	for i, t := range snap.Tiers {
+	offered := 0.0
+	for i := range snap.Tiers {
 		if !b.w.doc.Tiers[i].Background {
 			offered += float64(b.recent[1][i])
-			queued += t.Queued
 		}
 	}
 	n := b.own.Name
 	if b.signal != nil && b.signal.Reason != zone.ReasonNoCapacity {
 		n = zone.Worse(n, b.signal.Zone)
 	}
-	return zone.Idle(n, queued, offered, snap.MuShare)
+	return zone.Idle(n, offered, snap.MuShare)
 }
 
 // pass admits the tier's share, evenly spread.

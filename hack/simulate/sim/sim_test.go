@@ -179,6 +179,40 @@ spec: {tier: paid, limits: {requestsPerMinute: 120}}
 	}
 }
 
+// An Internal tier is served in its hours, and outside them only while the pool is idle. A run begins at midnight UTC.
+func TestInternalTierHasHours(t *testing.T) {
+	run := func(schedule, rate string) *TierResult {
+		r := simulate(t, "  tiers: [{name: paid}, {name: eval, class: Internal, hours: {schedule: '"+schedule+"', duration: 1h}}]",
+			"steady,rate="+rate, "paid=50,eval=50", 2*time.Minute, Options{})
+		if n := count(r.Tiers[0].Refused); n > 0 {
+			t.Errorf("%d interactive requests were refused", n)
+		}
+		return &r.Tiers[1]
+	}
+	if x := run("0 0 * * *", "1000"); count(x.Refused) > 0 || x.Served == 0 {
+		t.Errorf("in its hours: served %d, refused %v", x.Served, x.Refused)
+	}
+	if x := run("0 5 * * *", "1000"); x.Refused["outside_hours"] < 50_000 || x.Served > x.Refused["outside_hours"]/50 {
+		t.Errorf("outside its hours, the pool busy: served %d, refused %v", x.Served, x.Refused)
+	}
+	if x := run("0 5 * * *", "20"); x.Refused["outside_hours"] > 50 || x.Served < 1000 {
+		t.Errorf("outside its hours, the pool idle: served %d, refused %v", x.Served, x.Refused)
+	}
+}
+
+// Tenants share the pool's budget in fair parts in the simulator as they do at a gateway.
+func TestSharedLimits(t *testing.T) {
+	r := simulate(t, "  gateway: {sharedLimits: {requestsPerMinute: 12000}}", "steady,rate=400", "", 3*time.Minute, Options{})
+	refused, served := 0, 0
+	for _, x := range r.Tiers {
+		refused += x.Refused["shared_quota_requests"]
+		served += x.Served
+	}
+	if most := 12_000 * 4; served > most || served < most*9/10 || refused < 20_000 {
+		t.Errorf("served %d and refused %d of 72,000 under 12,000 a minute", served, refused)
+	}
+}
+
 func TestFailures(t *testing.T) {
 	tests := []struct {
 		f     string
