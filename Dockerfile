@@ -2,6 +2,7 @@
 # One Dockerfile, one target an image:
 #   docker build --target manager  -t sluice.dev/manager:dev .
 #   docker build --target batcher  -t sluice.dev/batcher:dev .
+#   docker build --target gateway  -t sluice.dev/gateway:dev .
 #   docker build --target gpuworker -t sluice.dev/gpuworker:dev .
 # Every image is one static binary on an empty base, run as an unprivileged user.
 FROM golang:1.26 AS build
@@ -26,6 +27,10 @@ ENTRYPOINT ["/manager"]
 FROM base AS batcher
 COPY --from=build /out/batcher /batcher
 ENTRYPOINT ["/batcher"]
+
+FROM base AS gateway
+COPY --from=build /out/gateway /gateway
+ENTRYPOINT ["/gateway"]
 
 FROM base AS gpuworker
 COPY --from=build /out/gpuworker /gpuworker

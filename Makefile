@@ -6,7 +6,7 @@ SHELL := /usr/bin/env bash
 # Images: the registry prefix and tag of what `make images` builds and what the operator runs.
 IMAGE_PREFIX ?= sluice.dev
 TAG ?= dev
-BINARIES := manager batcher gpuworker loadgen
+BINARIES := manager batcher gateway gpuworker loadgen
 K8S_VERSION ?= 1.37.x
 K8S_BIN := $(CURDIR)/bin/k8s
 E2E_TIMEOUT ?= 30m
@@ -69,7 +69,7 @@ e2e: ## Run the end-to-end suite on the local cluster (or KUBECONFIG's).
 
 .PHONY: bench
 bench: ## Measure the data plane on loopback (SCENARIO=name runs one; LONG=1 adds the soak); writes bin/bench.json.
-	$(GO_BUILD) -o bin/ ./cmd/batcher ./cmd/gpuworker
+	$(GO_BUILD) -o bin/ ./cmd/batcher ./cmd/gateway ./cmd/gpuworker
 	go run ./hack/bench $(if $(SCENARIO),-scenario $(SCENARIO)) $(if $(RUNS),-runs $(RUNS)) $(if $(LONG),-long) -o bin/bench.json
 
 .PHONY: bench-operator

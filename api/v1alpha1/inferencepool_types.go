@@ -537,13 +537,35 @@ const (
 	ParametersReject ParametersPolicy = "Reject"
 )
 
-// GatewaySpec says who may call the pool and how large a request may be.
+// GatewaySpec says where the gateway runs, who may call the pool and how large a request may be.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.auth) || self.auth != 'TrustedHeaders' || has(self.trustedHeaders)",message="trustedHeaders is required when auth is TrustedHeaders: name the addresses that may set them"
 // +kubebuilder:validation:XValidation:rule="!has(self.trustedHeaders) || has(self.auth) && self.auth == 'TrustedHeaders'",message="trustedHeaders may only be set when auth is TrustedHeaders"
 // +kubebuilder:validation:XValidation:rule="!has(self.maxInputBytes) || !has(self.maxBodyBytes) || self.maxInputBytes <= self.maxBodyBytes",message="maxInputBytes must be at most maxBodyBytes"
 // +kubebuilder:validation:XValidation:rule="!has(self.defaultTier) || has(self.auth) && self.auth == 'None'",message="defaultTier may only be set when auth is None: otherwise the tenant says the tier"
 type GatewaySpec struct {
+	// replicas is the number of standalone gateways. 0: the gateway runs inside every batcher, which is the
+	// quickest way. Otherwise gateways are a Deployment of their own, the pool's Service leads to them once
+	// they are ready, and each hands its requests to the batchers. Two survive the loss of one.
+	// +optional
+	// +kubebuilder:default=0
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=64
+	Replicas int32 `json:"replicas"`
+
+	// image is the standalone gateway's image. Unset, the operator's default is written to
+	// status.gateway.image once and kept, so that a newer operator restarts no gateway. It must be of the same
+	// release as the batchers' image.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=512
+	Image string `json:"image,omitempty"`
+
+	// pod adjusts the standalone gateway's pod.
+	// +optional
+	// +kubebuilder:default={}
+	Pod PodSpec `json:"pod,omitzero"`
+
 	// auth is Keys (an InferenceTenant's key), TrustedHeaders (an upstream proxy names tenant and tier) or
 	// None (everybody may call; every request is of defaultTier).
 	// +optional

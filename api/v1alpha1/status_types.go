@@ -9,7 +9,7 @@ type InferencePoolStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
-	// conditions of the pool: Ready, WorkersReady, BatchersReady, CapacityAvailable, MetricsAvailable,
+	// conditions of the pool: Ready, WorkersReady, BatchersReady, GatewaysReady, CapacityAvailable, MetricsAvailable,
 	// Scaling (its message is the last decision and its reason), FillSufficient, RolloutSafe,
 	// NamesAvailable.
 	// +optional
@@ -33,6 +33,10 @@ type InferencePoolStatus struct {
 	// batchers are the batchers.
 	// +optional
 	Batchers BatchersStatus `json:"batchers,omitzero"`
+
+	// gateway are the standalone gateways; absent while the gateway runs inside the batchers.
+	// +optional
+	Gateway *GatewayStatus `json:"gateway,omitempty"`
 
 	// utilization is the offered load over the capacity, as a percentage such as 75%, or "n/a" where nothing
 	// is known.
@@ -150,6 +154,20 @@ type WorkersStatus struct {
 // BatchersStatus are the batchers.
 type BatchersStatus struct {
 	// desired is the number that the operator wants.
+	// +optional
+	Desired int32 `json:"desired"`
+	// ready is the number that serve.
+	// +optional
+	Ready int32 `json:"ready"`
+	// image is the image in use.
+	// +optional
+	// +kubebuilder:validation:MaxLength=512
+	Image string `json:"image,omitempty"`
+}
+
+// GatewayStatus are the standalone gateways.
+type GatewayStatus struct {
+	// desired is spec.gateway.replicas.
 	// +optional
 	Desired int32 `json:"desired"`
 	// ready is the number that serve.

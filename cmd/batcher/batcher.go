@@ -1,14 +1,19 @@
 package main
 
 import (
+	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"errors"
 	"log/slog"
+	"net"
 
 	"sluice.dev/sluice/internal/batching"
 	"sluice.dev/sluice/internal/dispatch"
 	"sluice.dev/sluice/internal/gateway"
+	"sluice.dev/sluice/internal/poolspec"
 	"sluice.dev/sluice/internal/process"
+	"sluice.dev/sluice/internal/relay"
 	"sluice.dev/sluice/internal/zone"
 )
 
@@ -17,6 +22,7 @@ type batcher struct {
 	*process.Process
 	config config
 	engine *dispatch.Engine
+	relay  *relay.Server
 }
 
 func newBatcher(c config, log *slog.Logger) (*batcher, error) {
@@ -32,9 +38,14 @@ func newBatcher(c config, log *slog.Logger) (*batcher, error) {
 	}
 	b.engine = dispatch.New(engine)
 	b.Parked = func() int { return b.engine.Snapshot().Parked }
-	b.Drain, b.Close = b.engine.Drain, b.engine.Close
+	b.relay = relay.NewServer(b.engine, tierNames(c.Pool), b.Reports.Tracer, log)
+	b.Leaving, b.Drain = b.relay.Leaving, b.drainEngine
+	b.Close = func() {
+		b.engine.Close()
+		b.relay.Close()
+	}
 	b.SetSignal = b.setSignal
-	err = b.MakeGateway(gateway.Options{Engine: b.engine})
+	err = b.MakeGateway(gateway.Options{Engine: b.engine, Relayed: b.relay.Relayed})
 	if err == nil {
 		switch {
 		case c.kubernetes():
@@ -48,6 +59,29 @@ func newBatcher(c config, log *slog.Logger) (*batcher, error) {
 		return nil, err
 	}
 	return b, nil
+}
+
+func tierNames(p poolspec.Pool) []string {
+	var names []string
+	for _, t := range p.Tiers {
+		names = append(names, t.Name)
+	}
+	return names
+}
+
+// serveRelay serves standalone gateways until the drain.
+func (b *batcher) serveRelay(l net.Listener) {
+	go func() {
+		if err := b.relay.Serve(l); err != nil {
+			b.Log.Error("standalone gateways are no longer served", "error", err)
+		}
+	}()
+}
+
+// drainEngine answers what is queued and running, and what gateways still send with draining: they take it to
+// another batcher.
+func (b *batcher) drainEngine(ctx context.Context) error {
+	return errors.Join(b.engine.Drain(ctx), b.relay.Drain(ctx))
 }
 
 func startID() string {

@@ -9,11 +9,13 @@ import (
 	"time"
 
 	"sluice.dev/sluice/internal/process"
+	"sluice.dev/sluice/internal/wire"
 )
 
 // config is what the command line and the environment say.
 type config struct {
 	process.Config
+	relayListen  string
 	workers      []string // addresses; empty: from Kubernetes, or simulated
 	simulate     int
 	simulateTime time.Duration
@@ -27,6 +29,7 @@ func parseFlags(args []string, env func(string) string, out io.Writer) (config, 
 	fs := flag.NewFlagSet("batcher", flag.ContinueOnError)
 	fs.SetOutput(out)
 	c.Register(fs, env)
+	fs.StringVar(&c.relayListen, "relay-listen", "", fmt.Sprintf("address for standalone gateways (default: :%d in Kubernetes, none outside)", wire.PortRelay))
 	workers := fs.String("workers", "", "worker URLs, separated by commas, instead of those that Kubernetes names")
 	fs.IntVar(&c.simulate, "simulate-workers", 0, "run this many simulated workers in this process")
 	fs.DurationVar(&c.simulateTime, "simulate-service-time", 0, "time of a simulated batch (default: the pool's inferenceTime)")
@@ -51,6 +54,9 @@ func (c *config) check() error {
 		return errors.New("no workers: outside Kubernetes give --simulate-workers N or --workers URL,URL")
 	case c.simulateTime < 0:
 		return errors.New("--simulate-service-time must not be negative")
+	}
+	if c.relayListen == "" && c.kubernetes() {
+		c.relayListen = fmt.Sprintf(":%d", wire.PortRelay)
 	}
 	if c.simulateTime == 0 {
 		c.simulateTime = c.Pool.Batching.InferenceTime.D()

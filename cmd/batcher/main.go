@@ -15,6 +15,7 @@ package main
 import (
 	"context"
 	"log/slog"
+	"net"
 	"os"
 
 	"sluice.dev/sluice/internal/process"
@@ -38,6 +39,13 @@ func run(ctx context.Context, c config, log *slog.Logger) error {
 	b, err := newBatcher(c, log)
 	if err != nil {
 		return err // the process ends, and its listeners with it
+	}
+	if c.relayListen != "" {
+		l, err := net.Listen("tcp", c.relayListen)
+		if err != nil {
+			return err
+		}
+		b.serveRelay(l)
 	}
 	return b.Serve(ctx, public, internal)
 }

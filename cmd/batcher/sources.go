@@ -3,29 +3,17 @@ package main
 import (
 	"context"
 	"fmt"
-	"net"
 	"net/http"
-	"strconv"
-
-	"k8s.io/client-go/rest"
 
 	"sluice.dev/sluice/internal/discovery"
 	"sluice.dev/sluice/internal/dispatch"
-	"sluice.dev/sluice/internal/gateway"
-	"sluice.dev/sluice/internal/wire"
 	"sluice.dev/sluice/internal/worker"
 	"sluice.dev/sluice/internal/worker/backends/simulated"
 )
 
 // watchKubernetes lets workers, batchers, tenants and the zone come from the API server.
 func (b *batcher) watchKubernetes() error {
-	cfg, err := rest.InClusterConfig()
-	if err != nil {
-		return fmt.Errorf("in-cluster configuration: %w", err)
-	}
-	cfg.QPS = -1 // four watches need no limit
-	o := discovery.Options{
-		REST: cfg, Namespace: b.config.Namespace, Pool: b.config.Pool.Name, Log: b.Log,
+	return b.WatchKubernetes(discovery.Options{
 		Workers: func(list []discovery.Worker) {
 			endpoints := make([]dispatch.Endpoint, 0, len(list))
 			for _, w := range list {
@@ -34,26 +22,8 @@ func (b *batcher) watchKubernetes() error {
 			b.Log.Info("workers", "ready", len(endpoints))
 			b.engine.SetWorkers(endpoints)
 		},
-		Peers: func(list []discovery.Peer) {
-			peers := make([]gateway.Peer, 0, len(list))
-			for _, p := range list {
-				peers = append(peers, gateway.Peer{Name: p.Pod, Addr: net.JoinHostPort(p.IP, strconv.Itoa(wire.PortInternal))})
-			}
-			b.Quota.SetPeers(peers)
-			b.engine.SetBatchers(max(1, len(peers)))
-		},
-		Signal: b.setSignal,
-	}
-	if b.config.Pool.Gateway.Auth != "None" {
-		o.Tenants = b.Tenants.Set
-	}
-	w, err := discovery.New(o)
-	if err != nil {
-		return err
-	}
-	b.Sources = append(b.Sources, w.Run)
-	b.Synced = w.WaitSynced
-	return nil
+		Batchers: func(list []discovery.Peer) { b.engine.SetBatchers(max(1, len(list))) },
+	})
 }
 
 // fromFlags takes everything from the command line and files.

@@ -61,6 +61,7 @@ func parse(args []string) (flags, error) {
 	set.StringVar(&f.namespaces, "namespaces", os.Getenv("WATCH_NAMESPACES"), "comma-separated namespaces to act in; empty for all")
 	set.StringVar(&f.operator.WorkerImage, "worker-image", env("SLUICE_WORKER_IMAGE", "sluice.dev/gpuworker:dev"), "image of workers of pools that name none")
 	set.StringVar(&f.operator.BatcherImage, "batcher-image", env("SLUICE_BATCHER_IMAGE", "sluice.dev/batcher:dev"), "image of batchers of pools that name none")
+	set.StringVar(&f.operator.GatewayImage, "gateway-image", env("SLUICE_GATEWAY_IMAGE", "sluice.dev/gateway:dev"), "image of standalone gateways of pools that name none")
 	set.StringVar(&f.operator.Namespace, "operator-namespace", env("POD_NAMESPACE", "sluice-system"), "namespace of the operator: pools' NetworkPolicies admit it")
 	set.TextVar(&f.logLevel, "log-level", slog.LevelInfo, "DEBUG, INFO, WARN or ERROR")
 	if err := set.Parse(args); err != nil {

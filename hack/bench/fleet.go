@@ -15,14 +15,15 @@ import (
 
 // binaries are the programs under test.
 type binaries struct {
-	self, batcher, gpuworker string
+	self, batcher, gateway, gpuworker string
 }
 
 // fleet is what one scenario runs against: batchers and workers, each a process.
 type fleet struct {
 	workers  *workerFleet
 	batchers []*process
-	public   []string // addresses of the batchers' public port
+	gateways []*process
+	public   []string // addresses that clients call: of the gateways, or of the batchers
 	internal []string
 	stopOp   context.CancelFunc
 	dir      string
@@ -70,13 +71,13 @@ func startFleet(ctx context.Context, s scenario, bin binaries, profile string) (
 		return nil, err
 	}
 	n := max(s.batchers, 1)
-	addrs, err := freeAddrs(2 * n)
+	addrs, err := freeAddrs(3 * n)
 	if err != nil {
 		return nil, err
 	}
 	var peers []string
 	for i := range n {
-		peers = append(peers, fmt.Sprintf("batcher-%d=%s", i, addrs[2*i+1]))
+		peers = append(peers, fmt.Sprintf("batcher-%d=%s", i, addrs[3*i+1]))
 	}
 	tenants := filepath.Join(f.dir, "tenants.json")
 	if s.tenants != "" {
@@ -85,11 +86,11 @@ func startFleet(ctx context.Context, s scenario, bin binaries, profile string) (
 		}
 	}
 	signal := filepath.Join(f.dir, "signal.json")
-	var names []string
+	var names, relays []string
 	for i := range n {
-		addrs := addrs[2*i : 2*i+2]
+		addrs := addrs[3*i : 3*i+3]
 		name := fmt.Sprintf("batcher-%d", i)
-		args := []string{"--pool", doc, "--workers", "http://" + strings.Join(f.workers.addrs, ",http://"), "--listen", addrs[0], "--internal-listen", addrs[1], "--zone-file", signal, "--linger", "0s"}
+		args := []string{"--pool", doc, "--workers", "http://" + strings.Join(f.workers.addrs, ",http://"), "--listen", addrs[0], "--internal-listen", addrs[1], "--zone-file", signal, "--linger", "0s", "--relay-listen", addrs[2]}
 		if s.tenants != "" {
 			args = append(args, "--tenants", tenants, "--peers", strings.Join(peers, ","))
 		}
@@ -105,8 +106,13 @@ func startFleet(ctx context.Context, s scenario, bin binaries, profile string) (
 			return nil, err
 		}
 		f.batchers = append(f.batchers, p)
-		f.public, f.internal, names = append(f.public, addrs[0]), append(f.internal, addrs[1]), append(names, name)
+		f.public, f.internal, names, relays = append(f.public, addrs[0]), append(f.internal, addrs[1]), append(names, name), append(relays, name+"="+addrs[2])
 		if err := p.untilOK(ctx, "http://"+addrs[1]+wire.PathReadyz); err != nil {
+			return nil, err
+		}
+	}
+	if s.gateways > 0 {
+		if err := f.startGateways(ctx, s.gateways, bin.gateway, doc, strings.Join(relays, ","), profile); err != nil {
 			return nil, err
 		}
 	}
@@ -119,9 +125,33 @@ func startFleet(ctx context.Context, s scenario, bin binaries, profile string) (
 	return f, nil
 }
 
-// cpu is the CPU of all batchers.
-func (f *fleet) cpu() (sum time.Duration, err error) {
-	for _, p := range f.batchers {
+// startGateways starts n standalone gateways; from then on clients call them alone.
+func (f *fleet) startGateways(ctx context.Context, n int, program, doc, relays, profile string) error {
+	f.public = nil
+	for i := range n {
+		addrs, err := freeAddrs(2)
+		if err != nil {
+			return err
+		}
+		args := []string{"--pool", doc, "--batchers", relays, "--listen", addrs[0], "--internal-listen", addrs[1], "--linger", "0s"}
+		if profile != "" && i == 0 {
+			args = append(args, "--cpu-profile", profile+".gateway")
+		}
+		p, err := start(fmt.Sprintf("gateway-%d", i), []string{fmt.Sprintf("POD_NAME=gateway-%d", i)}, program, args...)
+		if err != nil {
+			return err
+		}
+		f.gateways, f.public = append(f.gateways, p), append(f.public, addrs[0])
+		if err := p.untilOK(ctx, "http://"+addrs[1]+wire.PathReadyz); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// cpu is the CPU of some processes.
+func cpu(of []*process) (sum time.Duration, err error) {
+	for _, p := range of {
 		c, err := p.cpu()
 		if err != nil {
 			return 0, err
@@ -143,7 +173,7 @@ func (f *fleet) stop() {
 	if f.stopOp != nil {
 		f.stopOp()
 	}
-	for _, p := range f.batchers {
+	for _, p := range append(f.gateways, f.batchers...) {
 		p.stop(3 * time.Second)
 	}
 	if f.workers != nil {

@@ -55,6 +55,7 @@ func run(ctx context.Context, args []string) error {
 	soak := fs.Duration("soak", 10*time.Minute, "length of the soak")
 	out := fs.String("o", "bin/bench.json", "where the figures go")
 	batcher := fs.String("batcher", "", "batcher to measure; default: built from ./cmd/batcher")
+	gateway := fs.String("gateway", "", "standalone gateway to measure; default: built from ./cmd/gateway")
 	gpuworker := fs.String("gpuworker", "", "worker for crash and churn; default: built from ./cmd/gpuworker")
 	profile := fs.String("cpu-profile", "", "let the batcher write a CPU profile of its life to this file (of the last run)")
 	seed := fs.Uint64("seed", 1, "seed of the arrivals; the n-th run uses seed+n")
@@ -72,16 +73,16 @@ func run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	bin, err := build(ctx, *batcher, *gpuworker)
+	bin, err := build(ctx, *batcher, *gateway, *gpuworker)
 	if err != nil {
 		return err
 	}
 	results, names := map[string]*result{}, []string{}
 	floors := map[float64][2]float64{}
 	var failed []error
-	for _, s := range chosen {
+	for _, s := range withCompared(chosen, scenarios(*soak)) {
 		fmt.Fprintf(os.Stderr, "%s: %s\n", s.name, s.about)
-		r, err := runScenario(ctx, s, bin, *runs, *seed, *profile, floors)
+		r, err := runScenario(ctx, s, bin, *runs, *seed, *profile, floors, results[s.against])
 		if err != nil {
 			if ctx.Err() != nil {
 				return ctx.Err()
@@ -107,8 +108,28 @@ func run(ctx context.Context, args []string) error {
 	return errors.Join(failed...)
 }
 
-// runScenario runs a scenario several times, and the bare handler once for each rate.
-func runScenario(ctx context.Context, s scenario, bin binaries, runs int, seed uint64, profile string, floors map[float64][2]float64) (*result, error) {
+// withCompared puts before each scenario the one that it is compared with, unless that runs earlier anyway.
+func withCompared(chosen, all []scenario) []scenario {
+	var out []scenario
+	has := func(name string) bool {
+		return slices.ContainsFunc(out, func(s scenario) bool { return s.name == name })
+	}
+	for _, s := range chosen {
+		for _, base := range all {
+			if base.name == s.against && !has(base.name) {
+				out = append(out, base)
+			}
+		}
+		if !has(s.name) {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// runScenario runs a scenario several times, and the bare handler once for each rate. base is the result of the
+// scenario that it is compared with, or nil.
+func runScenario(ctx context.Context, s scenario, bin binaries, runs int, seed uint64, profile string, floors map[float64][2]float64, base *result) (*result, error) {
 	// Below this rate a floor would measure the runtime's housekeeping.
 	const leastRate = 1000
 	var rs []*result
@@ -140,6 +161,9 @@ func runScenario(ctx context.Context, s scenario, bin binaries, runs int, seed u
 		r.Derived["cpu_over_floor"] = round(r.CPUMicros/r.FloorMicros, 3)
 		r.Derived["cpu_over_parked_floor"] = round(r.CPUMicros/r.ParkedFloorMicros, 3)
 	}
+	if base != nil {
+		r.Derived["p95_over_"+s.against+"_ms"] = round(r.P95Ms-base.P95Ms, 2)
+	}
 	r.Missed = missed(r, s.targets)
 	return r, nil
 }
@@ -164,16 +188,16 @@ func choose(all []scenario, only string) ([]scenario, error) {
 }
 
 // build makes the programs under test from this tree, unless they are given.
-func build(ctx context.Context, batcher, gpuworker string) (binaries, error) {
+func build(ctx context.Context, batcher, gateway, gpuworker string) (binaries, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return binaries{}, err
 	}
-	b := binaries{self: self, batcher: batcher, gpuworker: gpuworker}
+	b := binaries{self: self, batcher: batcher, gateway: gateway, gpuworker: gpuworker}
 	for _, p := range []struct {
 		path *string
 		name string
-	}{{&b.batcher, "batcher"}, {&b.gpuworker, "gpuworker"}} {
+	}{{&b.batcher, "batcher"}, {&b.gateway, "gateway"}, {&b.gpuworker, "gpuworker"}} {
 		if *p.path != "" {
 			continue
 		}

@@ -11,14 +11,16 @@ import (
 // edge is what is read at both ends of the measured part of a run.
 type edge struct {
 	at   time.Time
-	cpu  time.Duration
+	cpu  time.Duration // of the batchers
+	gate time.Duration // of the standalone gateways
 	work work
 	err  error
 }
 
 func (f *fleet) edge() edge {
-	c, err := f.cpu()
-	return edge{at: time.Now(), cpu: c, work: f.workers.done(), err: err}
+	c, err := cpu(f.batchers)
+	g, err2 := cpu(f.gateways)
+	return edge{at: time.Now(), cpu: c, gate: g, work: f.workers.done(), err: firstError(err, err2)}
 }
 
 // measure runs a scenario once.
@@ -74,7 +76,7 @@ func measure(ctx context.Context, s scenario, bin binaries, seed uint64, profile
 	if first.err != nil || last.err != nil {
 		return nil, fmt.Errorf("cpu of the batcher: %w", firstError(first.err, last.err))
 	}
-	for _, p := range f.batchers {
+	for _, p := range append(f.gateways, f.batchers...) {
 		if p.ended() {
 			return nil, fmt.Errorf("%s ended during the run: %v: %s", p.name, p.err, tail(p.log))
 		}
@@ -141,6 +143,9 @@ func sumUp(s scenario, rep *load.Report, first, last edge) *result {
 	r.UtilPct = round(100*r.OfferedPerSec/mu, 1)
 	if rep.Sent > 0 {
 		r.CPUMicros = round((last.cpu-first.cpu).Seconds()*1e6/float64(rep.Sent), 2)
+		if s.gateways > 0 {
+			r.Derived["gateway_cpu_us_per_request"] = round((last.gate-first.gate).Seconds()*1e6/float64(rep.Sent), 2)
+		}
 	}
 	if w := last.work.minus(first.work); w.batches > 0 {
 		r.FillPct = round(100*float64(w.items)/float64(w.batches*maxBatch), 1)

@@ -18,8 +18,10 @@ type scenario struct {
 
 	rate     float64 // requests/s
 	workers  int
-	batchers int  // default 1
-	separate bool // each worker a process, so that one can die
+	batchers int    // default 1
+	gateways int    // standalone ones; 0: the gateway is inside the batcher
+	against  string // the scenario of the same load that the p95 is compared with, run first
+	separate bool   // each worker a process, so that one can die
 	tiers    []load.Tier
 	giveUp   time.Duration
 	hangUp   float64
@@ -76,6 +78,10 @@ func scenarios(long time.Duration) []scenario {
 		overload("overload20", 2),
 		{name: "replicas2", about: "10,000/s, two batchers share 13 workers", rate: 10000, workers: 13, batchers: 2, tiers: steady, signal: true,
 			limitP95: func() time.Duration { return limit(.95, 5000, 6.5) }, targets: with(atMost("p95_ms", 150))},
+		{name: "gateway10k", about: "10,000/s on 13 workers through a standalone gateway", rate: 10000, workers: 13, gateways: 1, tiers: steady,
+			against: "steady10k", targets: with(atMost("p95_over_steady10k_ms", 10))},
+		{name: "gateway5k", about: "5,000/s on 13 workers through a standalone gateway", rate: 5000, workers: 13, gateways: 1, tiers: steady,
+			against: "steady5k", targets: with(atMost("p95_over_steady5k_ms", 10))},
 		{name: "crash", about: "70 % load on 4 workers; one is killed in mid-batch, later another hangs", rate: .7 * capacity(4), workers: 4,
 			separate: true, tiers: steady, during: crash, targets: []bound{atMost("wrong_answers", 0), atMost("lost", 0)}},
 		{name: "churn", about: "70 % load on 4 workers, all replaced one by one", rate: .7 * capacity(4), workers: 4,

@@ -27,7 +27,7 @@ const (
 	localKubeconfig = "bin/localcluster.kubeconfig"
 )
 
-var binaries = []string{"manager", "batcher", "gpuworker", "loadgen"}
+var binaries = []string{"manager", "batcher", "gateway", "gpuworker", "loadgen"}
 
 type cluster struct {
 	kind        string

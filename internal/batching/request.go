@@ -23,6 +23,9 @@ import (
 type Request struct {
 	// ID goes to the worker and is compared with what comes back. It need not be unique.
 	ID string
+	// Route is what names the batcher of a request that comes through a standalone gateway; empty is ID. A
+	// client's Idempotency-Key brings its retries to the same batcher.
+	Route string
 	// Tier is the index into Config.Tiers, 0 the highest.
 	Tier int
 	// Flow is an opaque key (a hash of the tenant, say): inside a tier, flows take turns.

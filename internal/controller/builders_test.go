@@ -116,7 +116,7 @@ func (w *world) restart() {
 	w.r = &InferencePoolReconciler{
 		Client: api, Live: api, Loads: w.reports, Events: w.events,
 		Now:     func() time.Time { return w.now },
-		Options: Options{WorkerImage: "worker:1", BatcherImage: "batcher:1", Namespace: "sluice-system"},
+		Options: Options{WorkerImage: "worker:1", BatcherImage: "batcher:1", GatewayImage: "gateway:1", Namespace: "sluice-system"},
 	}
 }
 

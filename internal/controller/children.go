@@ -14,6 +14,7 @@ import (
 	rbacv1ac "k8s.io/client-go/applyconfigurations/rbac/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"sluice.dev/sluice/api/v1alpha1"
 	"sluice.dev/sluice/internal/workload"
 )
 
@@ -55,19 +56,34 @@ func kindOf[T client.Object](gvk schema.GroupVersionKind, empty func() T, owned 
 	}
 }
 
-// childKeys are the children that a pool of this name has; workload.Children makes exactly these.
-func childKeys(pool string) []childKey {
-	return []childKey{
+// childKeys are the children that a pool has; workload.Children makes exactly these.
+func childKeys(p *v1alpha1.InferencePool) []childKey {
+	pool := p.Name
+	keys := []childKey{
 		{workload.KindServiceAccount, workload.BatcherName(pool)},
 		{workload.KindRoleBinding, workload.BatcherName(pool)},
 		{workload.KindConfigMap, workload.ZoneName(pool)},
 		{workload.KindNetworkPolicy, workload.WorkerName(pool)},
 		{workload.KindNetworkPolicy, workload.BatcherName(pool)},
 		{workload.KindService, workload.WorkersServiceName(pool)},
+		{workload.KindService, workload.BatchersServiceName(pool)},
 		{workload.KindService, pool},
 		{workload.KindPodDisruptionBudget, workload.WorkerName(pool)},
 		{workload.KindPodDisruptionBudget, workload.BatcherName(pool)},
 		{workload.KindDeployment, workload.WorkerName(pool)},
 		{workload.KindDeployment, workload.BatcherName(pool)},
+	}
+	if p.Spec.Gateway.Replicas > 0 {
+		keys = append(keys, gatewayKeys(pool)...)
+	}
+	return keys
+}
+
+// gatewayKeys are the children that a pool has only while it has standalone gateways.
+func gatewayKeys(pool string) []childKey {
+	return []childKey{
+		{workload.KindNetworkPolicy, workload.GatewayName(pool)},
+		{workload.KindPodDisruptionBudget, workload.GatewayName(pool)},
+		{workload.KindDeployment, workload.GatewayName(pool)},
 	}
 }

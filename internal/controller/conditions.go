@@ -21,6 +21,7 @@ type view struct {
 	plan     plan
 	applyErr error
 	batchers int // Ready ones
+	gateways int // Ready standalone ones
 }
 
 // verdict is a condition without its bookkeeping.
@@ -38,7 +39,8 @@ func no(reason, format string, args ...any) verdict {
 	return verdict{metav1.ConditionFalse, reason, fmt.Sprintf(format, args...)}
 }
 
-// policies are the conditions of a pool, each a pure function. Ready is judged from the others and comes
+// policies are the conditions of a pool, each a pure function; the zero verdict says that a pool has no such
+// condition. Ready is judged from the others and comes
 // last.
 var policies = []struct {
 	kind     string
@@ -48,6 +50,7 @@ var policies = []struct {
 	{ConditionNamesAvailable, namesAvailable, false},
 	{ConditionWorkersReady, workersReady, false},
 	{ConditionBatchersReady, batchersReady, false},
+	{ConditionGatewaysReady, gatewaysReady, false},
 	{ConditionCapacityAvailable, capacityAvailable, false},
 	{ConditionMetricsAvailable, metricsAvailable, true},
 	{ConditionScaling, scalingCondition, true},
@@ -66,22 +69,27 @@ func judge(v view, conditions *[]metav1.Condition) {
 		})
 	}
 	for _, p := range policies {
-		verdicts[p.kind] = p.judge(v)
-		if c := meta.FindStatusCondition(*conditions, p.kind); v.seen.awaiting && p.measured && c != nil {
-			verdicts[p.kind] = verdict{c.Status, c.Reason, c.Message}
+		c := p.judge(v)
+		if c.status == "" {
+			meta.RemoveStatusCondition(conditions, p.kind)
+			continue
 		}
-		set(p.kind, verdicts[p.kind])
+		if old := meta.FindStatusCondition(*conditions, p.kind); v.seen.awaiting && p.measured && old != nil {
+			c = verdict{old.Status, old.Reason, old.Message}
+		}
+		verdicts[p.kind] = c
+		set(p.kind, c)
 	}
 	set(ConditionReady, ready(v, verdicts, was))
 }
 
 // ready says that the pool answers requests. It begins once everything asked for is Ready, and then holds
-// while at least one worker and one batcher are: the loss of one of several is no outage, and WorkersReady
-// and BatchersReady tell of it.
+// while at least one worker and one batcher are, and one gateway where the Service leads to gateways: the loss
+// of one of several is no outage, and WorkersReady, BatchersReady and GatewaysReady tell of it.
 func ready(v view, verdicts map[string]verdict, was bool) verdict {
-	serving := v.plan.observation.Ready > 0 && v.batchers > 0
-	for _, kind := range []string{ConditionNamesAvailable, ConditionBatchersReady, ConditionWorkersReady} {
-		if c := verdicts[kind]; c.status != metav1.ConditionTrue && (kind == ConditionNamesAvailable || !was || !serving) {
+	serving := v.plan.observation.Ready > 0 && v.batchers > 0 && (v.gateways > 0 || !v.plan.settings.ThroughGateways)
+	for _, kind := range []string{ConditionNamesAvailable, ConditionBatchersReady, ConditionGatewaysReady, ConditionWorkersReady} {
+		if c, judged := verdicts[kind]; judged && c.status != metav1.ConditionTrue && (kind == ConditionNamesAvailable || !was || !serving) {
 			return no(c.reason, "%s", c.message)
 		}
 	}
@@ -162,7 +170,7 @@ func metricsAvailable(v view) verdict {
 	}
 	switch {
 	case l.Complete:
-		return yes(ReasonReporting, "every ready batcher reports")
+		return yes(ReasonReporting, "every ready batcher and gateway reports")
 	case l.Sources == 0 && len(l.Missing) == 0:
 		return no(ReasonReportsMissing, "no batcher is ready: the number of workers stays as it is")
 	case l.Sources == 0:

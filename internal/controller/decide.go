@@ -61,6 +61,8 @@ func decide(pool *v1alpha1.InferencePool, seen *observed, m *memory, opts Option
 	p.settings = workload.Settings{
 		BatcherImage:      image(pool.Spec.Batchers.Image, pool.Status.Batchers.Image, seen.deployment(workload.BatcherName(pool.Name)), opts.BatcherImage),
 		WorkerImage:       image(pool.Spec.Workers.Image, pool.Status.Workers.Image, seen.deployment(workload.WorkerName(pool.Name)), opts.WorkerImage),
+		GatewayImage:      image(pool.Spec.Gateway.Image, statusImage(pool.Status.Gateway), seen.deployment(workload.GatewayName(pool.Name)), opts.GatewayImage),
+		ThroughGateways:   leadToGateways(pool, seen),
 		BatcherReplicas:   int32(p.batchers.Desired),
 		WorkerReplicas:    int32(p.decision.Desired),
 		OperatorNamespace: opts.Namespace,

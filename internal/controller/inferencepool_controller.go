@@ -42,8 +42,8 @@ type Loads interface {
 
 // Options are what an operator is started with.
 type Options struct {
-	// WorkerImage and BatcherImage are the images of pools that name none.
-	WorkerImage, BatcherImage string
+	// WorkerImage, BatcherImage and GatewayImage are the images of pools that name none.
+	WorkerImage, BatcherImage, GatewayImage string
 	// Namespace is the operator's own.
 	Namespace string
 }
@@ -66,12 +66,12 @@ type InferencePoolReconciler struct {
 
 // +kubebuilder:rbac:groups=inference.sluice.dev,resources=inferencepools,verbs=get;list;watch;patch
 // +kubebuilder:rbac:groups=inference.sluice.dev,resources=inferencepools/status,verbs=get;patch
-// +kubebuilder:rbac:groups=apps,resources=deployments,verbs=get;list;watch;create;patch
+// +kubebuilder:rbac:groups=apps,resources=deployments,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups="",resources=services;configmaps;serviceaccounts,verbs=get;list;watch;create;patch
 // +kubebuilder:rbac:groups=rbac.authorization.k8s.io,resources=rolebindings,verbs=get;list;watch;create;patch
 // +kubebuilder:rbac:groups=rbac.authorization.k8s.io,resources=clusterroles,resourceNames=sluice-data-plane,verbs=bind
-// +kubebuilder:rbac:groups=policy,resources=poddisruptionbudgets,verbs=get;list;watch;create;patch
-// +kubebuilder:rbac:groups=networking.k8s.io,resources=networkpolicies,verbs=get;list;watch;create;patch
+// +kubebuilder:rbac:groups=policy,resources=poddisruptionbudgets,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=networking.k8s.io,resources=networkpolicies,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups="",resources=pods,verbs=get;list;watch;patch
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 

@@ -63,7 +63,7 @@ var _ = Describe("an InferencePool", func() {
 		w.reconcile("a")
 		all := w.everything()
 		for _, name := range []string{
-			"Deployment a-batcher", "Deployment a-worker", "Service a", "Service a-workers", "ConfigMap a-zone", "ServiceAccount a-batcher",
+			"Deployment a-batcher", "Deployment a-worker", "Service a", "Service a-workers", "Service a-batchers", "ConfigMap a-zone", "ServiceAccount a-batcher",
 			"RoleBinding a-batcher", "PodDisruptionBudget a-batcher", "PodDisruptionBudget a-worker", "NetworkPolicy a-worker", "NetworkPolicy a-batcher",
 		} {
 			Expect(all).To(HaveKey(name))
@@ -198,7 +198,7 @@ var _ = Describe("an InferencePool", func() {
 		w.delete(foreign)
 		w.tick("a")
 		Expect(w.condition("a", ConditionNamesAvailable).Status).To(Equal(metav1.ConditionTrue))
-		Expect(w.everything()).To(HaveLen(11))
+		Expect(w.everything()).To(HaveLen(12))
 	})
 
 	It("that is deleted is left to the garbage collector, which finds an owner on everything", func(ctx context.Context) {

@@ -32,7 +32,7 @@ var _ = Describe("the manager", Serial, func() {
 			Controller: ctrlconfig.Controller{SkipNameValidation: ptr.To(true)},
 		})
 		Expect(err).NotTo(HaveOccurred())
-		Expect(Setup(mgr, Options{WorkerImage: "worker:1", BatcherImage: "batcher:1", Namespace: "sluice-system"})).To(Succeed())
+		Expect(Setup(mgr, Options{WorkerImage: "worker:1", BatcherImage: "batcher:1", GatewayImage: "gateway:1", Namespace: "sluice-system"})).To(Succeed())
 		ctx, stop := context.WithCancel(context.Background())
 		done := make(chan error, 1)
 		go func() { done <- mgr.Start(ctx) }()
@@ -45,7 +45,7 @@ var _ = Describe("the manager", Serial, func() {
 	It("makes a pool's children, repairs them when they are touched, and then keeps still", func(ctx context.Context) {
 		w := newWorld(ctx)
 		w.create(MakePool("a", w.namespace).Obj())
-		Eventually(func() int { return len(w.everything()) }).WithTimeout(30 * time.Second).Should(Equal(11))
+		Eventually(func() int { return len(w.everything()) }).WithTimeout(30 * time.Second).Should(Equal(12))
 
 		By("a Service deleted under its feet comes back")
 		w.delete(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "a", Namespace: w.namespace}})

@@ -32,8 +32,12 @@ type observed struct {
 	// taken are names that somebody else's object has, with whose it is.
 	taken map[childKey]string
 
+	// leftovers are the children of standalone gateways that the pool no longer has.
+	leftovers []client.Object
+
 	workers     []fleet.Worker
 	batcherPods []corev1.Pod
+	gatewayPods []corev1.Pod // none while the gateway runs inside the batchers
 	load        fleet.Load
 	// awaiting says that this process has not scraped often enough yet to know rates, of a pool whose status
 	// says what its predecessor knew: what stands there stays until it is known better.
@@ -54,9 +58,14 @@ const roundsToRate = 2
 // observe reads the pool's children, Pods and reports; resumed says that the pool has a predecessor's status.
 func (r *InferencePoolReconciler) observe(ctx context.Context, pool *v1alpha1.InferencePool, resumed bool) (*observed, error) {
 	o := &observed{now: r.Now(), children: map[childKey]client.Object{}, taken: map[childKey]string{}}
-	for _, key := range childKeys(pool.Name) {
+	for _, key := range childKeys(pool) {
 		if err := r.observeChild(ctx, pool, key, o); err != nil {
 			return nil, fmt.Errorf("read %s: %w", key, err)
+		}
+	}
+	if pool.Spec.Gateway.Replicas == 0 {
+		if err := r.observeLeftovers(ctx, pool, o); err != nil {
+			return nil, err
 		}
 	}
 	pods, err := r.pods(ctx, pool)
@@ -64,11 +73,21 @@ func (r *InferencePoolReconciler) observe(ctx context.Context, pool *v1alpha1.In
 		return nil, err
 	}
 	o.batcherPods = pods[workload.ComponentBatcher]
+	if pool.Spec.Gateway.Replicas > 0 {
+		o.gatewayPods = pods[workload.ComponentGateway]
+	}
 	o.workers = fleet.Workers(pods[workload.ComponentWorker], o.now, pool.Spec.Workers.ColdStart.Duration)
 	key := client.ObjectKeyFromObject(pool)
-	r.Loads.Watch(key, fleet.Targets(o.batcherPods))
+	r.Loads.Watch(key, fleet.Targets(o.batcherPods, o.gatewayPods))
 	o.load = r.Loads.Load(key, o.now)
 	o.awaiting = resumed && o.load.Sources == 0 && o.load.Rounds < roundsToRate
+	if throughGateways(pool, o) && o.load.Gateways == 0 {
+		// The Service leads to gateways and none reports: what clients want is not known, which is not nothing.
+		o.load.Complete = false
+		if len(fleet.Serving(o.gatewayPods)) == 0 {
+			o.load.Missing = append(o.load.Missing, "no standalone gateway is ready")
+		}
+	}
 	if m, ok := o.children[childKey{workload.KindConfigMap, workload.ZoneName(pool.Name)}].(*corev1.ConfigMap); ok {
 		// A document that cannot be read is replaced by the next one.
 		if s, err := zone.DecodeSignal(m.Data[zone.SignalKey]); err == nil {
@@ -106,6 +125,23 @@ func (r *InferencePoolReconciler) observeChild(ctx context.Context, pool *v1alph
 		o.taken[key] = whose(obj)
 	default:
 		o.children[key] = obj
+	}
+	return nil
+}
+
+// observeLeftovers finds what is left of standalone gateways. The cache is enough: it holds what carries the
+// operator's label, and nothing else of theirs is the operator's to remove.
+func (r *InferencePoolReconciler) observeLeftovers(ctx context.Context, pool *v1alpha1.InferencePool, o *observed) error {
+	for _, key := range gatewayKeys(pool.Name) {
+		obj := kinds[key.kind].empty()
+		err := r.Client.Get(ctx, client.ObjectKey{Namespace: pool.Namespace, Name: key.name}, obj)
+		switch {
+		case apierrors.IsNotFound(err):
+		case err != nil:
+			return fmt.Errorf("read %s: %w", key, err)
+		case metav1.IsControlledBy(obj, pool) && obj.GetDeletionTimestamp() == nil:
+			o.leftovers = append(o.leftovers, obj)
+		}
 	}
 	return nil
 }

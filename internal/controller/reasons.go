@@ -5,6 +5,7 @@ const (
 	ConditionReady             = "Ready"
 	ConditionWorkersReady      = "WorkersReady"
 	ConditionBatchersReady     = "BatchersReady"
+	ConditionGatewaysReady     = "GatewaysReady"
 	ConditionCapacityAvailable = "CapacityAvailable"
 	ConditionMetricsAvailable  = "MetricsAvailable"
 	ConditionScaling           = "Scaling"

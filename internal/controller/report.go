@@ -18,7 +18,7 @@ func (r *InferencePoolReconciler) report(ctx context.Context, pool *v1alpha1.Inf
 	if len(p.marked) > 0 && applyErr == nil {
 		m.removal = removed(p, seen)
 	}
-	v := view{pool: pool, seen: seen, plan: p, applyErr: applyErr, batchers: len(fleet.Targets(seen.batcherPods))}
+	v := view{pool: pool, seen: seen, plan: p, applyErr: applyErr, batchers: len(fleet.Serving(seen.batcherPods)), gateways: len(fleet.Serving(seen.gatewayPods))}
 	next := nextStatus(v)
 	wrote, err := r.writeStatus(ctx, pool, next, m, seen)
 	if err != nil {

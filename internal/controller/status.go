@@ -48,6 +48,7 @@ func nextStatus(v view) *v1alpha1.InferencePoolStatus {
 	s.Selector = labels.Set(workload.SelectorLabels(pool.Name, workload.ComponentWorker)).String()
 	s.Workers = workersStatus(v)
 	s.Batchers = v1alpha1.BatchersStatus{Desired: int32(p.batchers.Desired), Ready: int32(v.batchers), Image: p.settings.BatcherImage}
+	s.Gateway = gatewayStatus(v)
 	s.Scaling = scalingStatus(v, s.Scaling)
 	judge(v, &s.Conditions)
 	return s
@@ -101,6 +102,7 @@ func weighty(a, b *v1alpha1.InferencePoolStatus) bool {
 		a.Zone.Name != b.Zone.Name ||
 		!equality.Semantic.DeepEqual(a.Workers, b.Workers) ||
 		a.Batchers != b.Batchers ||
+		!equality.Semantic.DeepEqual(a.Gateway, b.Gateway) ||
 		len(a.Scaling.Changes) != len(b.Scaling.Changes) ||
 		len(b.Scaling.Changes) > 0 && !equality.Semantic.DeepEqual(a.Scaling.Changes[0], b.Scaling.Changes[0]) ||
 		!equality.Semantic.DeepEqual(bare(a.Conditions), bare(b.Conditions))

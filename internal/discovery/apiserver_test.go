@@ -65,7 +65,7 @@ func TestAgainstARealAPIServer(t *testing.T) {
 	must(api.Create(t.Context(), workers)) // one is there before, the rest comes while it watches
 
 	x := &watched{workers: newSeen[[]Worker](), peers: newSeen[[]Peer](), tenants: newSeen[[]gateway.Tenant](), signal: newSeen[zone.Signal]()}
-	x.w, err = New(Options{REST: cfg, Namespace: ns, Pool: "llm", Workers: x.workers.tell, Peers: x.peers.tell, Tenants: x.tenants.tell, Signal: x.signal.tell})
+	x.w, err = New(Options{REST: cfg, Namespace: ns, Pool: "llm", Workers: x.workers.tell, Gateways: x.peers.tell, Tenants: x.tenants.tell, Signal: x.signal.tell})
 	must(err)
 	x.run(t)
 	x.synced(t)

@@ -1,7 +1,7 @@
-// Package discovery tells a pool's data plane, from the Kubernetes API, who its workers are, who the other
-// batchers are, who may call, and in which zone the fleet is.
+// Package discovery tells a pool's data plane, from the Kubernetes API, who its workers, batchers and gateways
+// are, who may call, and in which zone the fleet is.
 //
-// It watches four things of one namespace, each by name or label so that no other object is ever held, and
+// It watches up to five things of one namespace, each by name or label so that no other object is ever held, and
 // keeps of each object only what is needed. While the API server is away everything stays as it was last
 // seen. Its rights are get, list and watch of endpointslices, configmaps and inferencetenants.
 package discovery
@@ -36,7 +36,7 @@ type Worker struct {
 	Pod  string
 }
 
-// Peer is one ready batcher of the pool, this one among them once it is ready.
+// Peer is one ready batcher or gateway of the pool, this one among them once it is ready.
 type Peer struct {
 	IP  string
 	Pod string
@@ -52,9 +52,12 @@ type Options struct {
 	Log       *slog.Logger
 
 	Workers func([]Worker)
-	Peers   func([]Peer)
-	Tenants func([]gateway.Tenant)
-	Signal  func(zone.Signal)
+	// Batchers are those who hold queues, Gateways those who answer clients: the standalone gateways where the
+	// pool has some, else the batchers.
+	Batchers func([]Peer)
+	Gateways func([]Peer)
+	Tenants  func([]gateway.Tenant)
+	Signal   func(zone.Signal)
 }
 
 // settleTime is how long events are gathered before the next call of a function: a rollout of a hundred pods
@@ -116,8 +119,11 @@ func New(o Options) (*Watcher, error) {
 	if o.Workers != nil {
 		errs = append(errs, slices(o.Pool+"-workers", func(list []any) { o.Workers(workersOf(list)) }))
 	}
-	if o.Peers != nil {
-		errs = append(errs, slices(o.Pool, func(list []any) { o.Peers(peersOf(list)) }))
+	if o.Batchers != nil {
+		errs = append(errs, slices(o.Pool+"-batchers", func(list []any) { o.Batchers(peersOf(list)) }))
+	}
+	if o.Gateways != nil {
+		errs = append(errs, slices(o.Pool, func(list []any) { o.Gateways(peersOf(list)) }))
 	}
 	if o.Tenants != nil {
 		errs = append(errs, watch(v1alpha1.GroupVersion, json, "inferencetenants", &v1alpha1.InferenceTenant{}, func(*metav1.ListOptions) {}, stripTenant,

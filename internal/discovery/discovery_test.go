@@ -250,7 +250,7 @@ func watch(t *testing.T) *watched {
 	api, cfg := newAPIServer(t)
 	x := &watched{api: api, workers: newSeen[[]Worker](), peers: newSeen[[]Peer](), tenants: newSeen[[]gateway.Tenant](), signal: newSeen[zone.Signal]()}
 	var err error
-	x.w, err = New(Options{REST: cfg, Namespace: "ns", Pool: "llm", Workers: x.workers.tell, Peers: x.peers.tell, Tenants: x.tenants.tell, Signal: x.signal.tell})
+	x.w, err = New(Options{REST: cfg, Namespace: "ns", Pool: "llm", Workers: x.workers.tell, Gateways: x.peers.tell, Tenants: x.tenants.tell, Signal: x.signal.tell})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,14 +20,18 @@ const measured = 20
 type Load struct {
 	// Rounds counts the scrapes of the pool: a caller that sees the same number sees the same reports.
 	Rounds uint64
-	// Complete says that every Ready batcher has a fresh report with rates.
+	// Complete says that every Ready batcher and standalone gateway has a fresh report with rates.
 	Complete bool
+	// Gateways is the number of standalone gateways with a fresh report with rates.
+	Gateways int
 	// Sources is the number of batchers with a fresh report with rates.
 	Sources int
 	// Missing names the others, with what is wrong.
 	Missing []string
 
-	Offered float64            // requests/s wanted, all tiers
+	// Offered is what clients want in requests/s, all tiers: what the gateways saw, those inside batchers and
+	// the standalone ones. What these hand to a batcher is not counted there again.
+	Offered float64
 	ByTier  map[string]float64 // the same, by tier
 	Depth   int                // requests waiting
 	Queued  map[string]int     // the same, by tier
@@ -49,7 +53,7 @@ type Batcher struct {
 	Pod    string
 	UID    types.UID
 	Age    time.Duration
-	Lambda float64 // requests/s offered to it
+	Lambda float64 // requests/s offered to it, by clients or standalone gateways
 }
 
 // WorkerView is how the batchers, all together, see a worker.
@@ -82,11 +86,17 @@ func (s *Scraper) Load(pool types.NamespacedName, now time.Time) Load {
 			continue
 		case !sample.rated:
 			l.Missing = append(l.Missing, t.Name+" (just started)")
-			l.addQueue(sample.last)
+			if !t.Gateway {
+				l.addQueue(sample.last)
+			}
+			continue
+		case t.Gateway:
+			l.Gateways++
+			l.addOffered(sample)
 			continue
 		}
 		l.Sources++
-		l.Batchers = append(l.Batchers, Batcher{Pod: t.Name, UID: t.UID, Age: age, Lambda: sample.rates.offered})
+		l.Batchers = append(l.Batchers, Batcher{Pod: t.Name, UID: t.UID, Age: age, Lambda: sample.rates.offered + sample.rates.relayed})
 		l.add(sample)
 		if n := sample.last.ServiceSamples; n >= measured {
 			service.add(sample.last.ServiceP50Ms, float64(n))
@@ -94,7 +104,7 @@ func (s *Scraper) Load(pool types.NamespacedName, now time.Time) Load {
 		}
 	}
 	l.ServiceTime, l.Gap = service.milliseconds(), gap.milliseconds()
-	l.Complete = l.Sources > 0 && l.Sources == len(p.targets)
+	l.Complete = l.Sources > 0 && l.Sources+l.Gateways == len(p.targets)
 	slices.SortFunc(l.Batchers, func(a, b Batcher) int { return strings.Compare(a.Pod, b.Pod) })
 	slices.Sort(l.UnknownTierTenants)
 	l.UnknownTierTenants = slices.Compact(l.UnknownTierTenants)
@@ -108,11 +118,17 @@ func complaint(err error) string {
 	return err.Error()
 }
 
-func (l *Load) add(s *series) {
+// addOffered adds what a gateway saw of clients.
+func (l *Load) addOffered(s *series) {
 	for name, v := range s.rates.tiers {
 		l.ByTier[name] += v
 	}
 	l.Offered += s.rates.offered
+	l.UnknownTierTenants = append(l.UnknownTierTenants, s.last.UnknownTierTenants...)
+}
+
+func (l *Load) add(s *series) {
+	l.addOffered(s)
 	l.BatchesPerSecond += s.rates.batches
 	l.ItemsPerSecond += s.rates.items
 	l.BusySeconds += s.rates.busy
@@ -120,7 +136,6 @@ func (l *Load) add(s *series) {
 	for _, w := range s.last.Workers {
 		l.addView(w)
 	}
-	l.UnknownTierTenants = append(l.UnknownTierTenants, s.last.UnknownTierTenants...)
 }
 
 func (l *Load) addQueue(s wire.Stats) {

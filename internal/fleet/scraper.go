@@ -32,11 +32,13 @@ const (
 	concurrency = 128
 )
 
-// Target is a Ready batcher to scrape.
+// Target is a Ready batcher or standalone gateway to scrape.
 type Target struct {
 	Name string    // of the pod
 	UID  types.UID // of the pod: a new pod of the same name is another one
 	IP   string
+	// Gateway says that it is a standalone gateway: it knows what clients want, and no queue is its own.
+	Gateway bool
 }
 
 // Fetch reads the report of one target. It must respect ctx.

@@ -24,6 +24,7 @@ type batcher struct {
 	hang      bool
 	err       error
 	depth     int
+	relayed   float64 // a second, from standalone gateways
 	workers   []wire.WorkerView
 	uid       string
 }
@@ -46,6 +47,7 @@ func (p *pods) fetch(ctx context.Context, t Target) (wire.Stats, error) {
 	}
 	n := uint64(b.perSecond * time.Since(b.began).Seconds())
 	return wire.Stats{
+		Relayed: uint64(b.relayed * time.Since(b.began).Seconds()),
 		StartID: b.start, PodUID: b.uid, QueueDepth: b.depth, Workers: b.workers,
 		Tiers:   []wire.TierStats{{Name: "free", Offered: n, Queued: b.depth}},
 		Batches: n / 100, Items: n, BusyMs: n, ServiceSamples: 50, ServiceP50Ms: 100, GapMs: 2,
@@ -223,6 +225,42 @@ func TestEachRoundNotifiesItsPool(t *testing.T) {
 		synctest.Wait()
 		if n != 3 {
 			t.Errorf("%d rounds in two intervals, want 3", n)
+		}
+	})
+}
+
+// Two standalone gateways see the load, the batchers get most of it: nothing counts twice. What the gateways
+// see is offered; queues, batches and service times are the batchers'; each batcher's rate is what reaches it.
+func TestStandaloneGatewaysAndBatchersAreCountedOnce(t *testing.T) {
+	scrape(t, map[string]*batcher{
+		"b1": {start: "1", relayed: 150, depth: 7}, "b2": {start: "2", relayed: 50, perSecond: 10}, // some clients still know b2
+		"g1": {start: "3", perSecond: 200, depth: 5}, "g2": {start: "4", perSecond: 100, depth: 5},
+	}, func(s *Scraper, p *pods) {
+		ts := targets("b1", "b2", "g1", "g2")
+		ts[2].Gateway, ts[3].Gateway = true, true
+		s.Watch(poolKey, ts)
+		time.Sleep(3*Interval + time.Second)
+		l := s.Load(poolKey, time.Now())
+		near := func(what string, got, want float64) {
+			t.Helper()
+			if got < want*0.98 || got > want*1.02 {
+				t.Errorf("%s: %v, want %v", what, got, want)
+			}
+		}
+		near("offered", l.Offered, 310)
+		near("offered by tier", l.ByTier["free"], 310)
+		if !l.Complete || l.Sources != 2 || l.Gateways != 2 || l.Depth != 7 || l.Queued["free"] != 7 || len(l.Batchers) != 2 {
+			t.Errorf("%+v", l)
+		}
+		near("b1's rate", l.Batchers[0].Lambda, 150)
+		near("b2's rate", l.Batchers[1].Lambda, 60)
+
+		p.mu.Lock()
+		p.m["g2"].err = errors.New("refused")
+		p.mu.Unlock()
+		time.Sleep(2 * freshFor)
+		if l := s.Load(poolKey, time.Now()); l.Complete || l.Gateways != 1 || len(l.Missing) != 1 {
+			t.Errorf("a gateway is missing: %+v", l)
 		}
 	})
 }

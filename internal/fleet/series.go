@@ -29,6 +29,7 @@ type series struct {
 type rates struct {
 	tiers   map[string]float64 // offered
 	offered float64
+	relayed float64 // from standalone gateways
 	batches float64
 	items   float64
 	busy    float64 // seconds of GPU time a second
@@ -71,6 +72,7 @@ func (s *series) difference(sent, received time.Time, next wire.Stats) rates {
 	last := s.last
 	r := rates{
 		tiers:   make(map[string]float64, len(next.Tiers)),
+		relayed: took.rate(s.rates.relayed, grown(last.Relayed, next.Relayed), s.rated),
 		batches: took.rate(s.rates.batches, grown(last.Batches, next.Batches), s.rated),
 		items:   took.rate(s.rates.items, grown(last.Items, next.Items), s.rated),
 		busy:    took.rate(s.rates.busy, grown(last.BusyMs, next.BusyMs)/1000, s.rated),

@@ -171,8 +171,18 @@ func firstLine(s string) string {
 	return s
 }
 
-// Targets are the batchers to scrape: Ready, not leaving, sorted by name.
-func Targets(pods []corev1.Pod) []Target {
+// Targets are the batchers and standalone gateways to scrape: Ready, not leaving, sorted by name.
+func Targets(batchers, gateways []corev1.Pod) []Target {
+	ts := Serving(batchers)
+	for _, t := range Serving(gateways) {
+		t.Gateway = true
+		ts = append(ts, t)
+	}
+	return ts
+}
+
+// Serving are those of the pods that are Ready and not leaving, sorted by name.
+func Serving(pods []corev1.Pod) []Target {
 	var ts []Target
 	for i := range pods {
 		p := &pods[i]

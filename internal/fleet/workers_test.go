@@ -108,8 +108,8 @@ func TestOnlyReadyBatchersThatStayAreScraped(t *testing.T) {
 		pod("d", "10.0.0.4", corev1.ConditionTrue, false), pod("a", "10.0.0.1", corev1.ConditionTrue, false),
 		pod("b", "10.0.0.2", corev1.ConditionFalse, false), pod("c", "10.0.0.3", corev1.ConditionTrue, true),
 		pod("e", "", corev1.ConditionTrue, false),
-	})
-	if len(got) != 2 || got[0].Name != "a" || got[1].Name != "d" {
+	}, []corev1.Pod{pod("g", "10.0.0.7", corev1.ConditionTrue, false), pod("h", "10.0.0.8", corev1.ConditionFalse, false)})
+	if len(got) != 3 || got[0].Name != "a" || got[1].Name != "d" || got[2].Name != "g" || got[0].Gateway || got[1].Gateway || !got[2].Gateway {
 		t.Errorf("%+v", got)
 	}
 }

@@ -46,6 +46,11 @@ type Options struct {
 	// PoolURL is the base URL of another pool, "" when it is not known. Nil: the Service of its name.
 	PoolURL func(pool string) string
 
+	// Standalone says that the queues of Engine are in other processes: they are not this one's to report.
+	Standalone bool
+	// Relayed counts the requests that standalone gateways handed to this process; nil: none.
+	Relayed func() uint64
+
 	// Pod, PodUID name the pod in Stats; empty outside Kubernetes.
 	Pod, PodUID string
 	// BodyTimeout bounds the reading of a body and WriteTimeout the writing of an answer, so that a client
@@ -68,6 +73,8 @@ type Gateway struct {
 	engine        Engine
 	identity      *identity
 	anonymousFlow string
+	standalone    bool
+	relayed       func() uint64
 	quota         Quota
 	budgets       budgets
 	tokens        *tokenCounter
@@ -89,6 +96,7 @@ type Gateway struct {
 	startID       string
 	started       time.Time
 	closing       atomic.Bool
+	elsewhere     atomic.Bool // clients should connect to others
 }
 
 // New returns a Gateway. The error says which field of the pool it cannot serve.
@@ -130,6 +138,7 @@ func New(o Options) (*Gateway, error) {
 		budgets: newBudgets(o.Pool), tokens: tokens, hours: hours, ladders: newLadders(o.Pool), rerouter: newRerouter(o.PoolURL),
 		log: accessLogOf(o), reports: o.Reports, cert: o.Certificate, pseudonyms: pseudonyms(o.Pool),
 		bodyTimeout: defaultTo(o.BodyTimeout, 10*time.Second), writeTimeout: defaultTo(o.WriteTimeout, 10*time.Second),
+		standalone: o.Standalone, relayed: o.Relayed,
 		pod: o.Pod, podUID: o.PodUID, startID: newID(), started: now,
 	}
 	g.metrics = newMetrics(g)
@@ -169,6 +178,10 @@ func (g *Gateway) SetSignal(s zone.Signal) { g.zone.setSignal(s) }
 // stops accepting. Requests are served as before.
 func (g *Gateway) Closing() { g.closing.Store(true) }
 
+// SendElsewhere makes every answer close its connection for as long as on holds: the pool's Service names other
+// gateways, and clients that keep their connections would never find them. Requests are served as before.
+func (g *Gateway) SendElsewhere(on bool) { g.elsewhere.Store(on) }
+
 // Run keeps the gateway's own zone up to date while nobody calls, until ctx is done: without it, the first
 // request after a quiet hour would be judged by the zone of an hour ago.
 func (g *Gateway) Run(ctx context.Context) {
@@ -186,7 +199,7 @@ func (g *Gateway) Run(ctx context.Context) {
 
 // ServeHTTP implements http.Handler.
 func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if g.closing.Load() {
+	if g.closing.Load() || g.elsewhere.Load() {
 		w.Header().Set("Connection", "close") // over HTTP/2: GOAWAY
 	}
 	g.mux.ServeHTTP(w, r)

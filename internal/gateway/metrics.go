@@ -143,10 +143,25 @@ func (c *engineCollector) Collect(ch chan<- prometheus.Metric) {
 		name := g.pool.Tiers[i].Name
 		counter(descOffered, float64(g.tiers[i].offered.Load()), name)
 		gauge(descAdmit, float64(v.permille[i])/1000, name)
-		if i < len(s.Tiers) {
+		if i < len(s.Tiers) && !g.standalone {
 			gauge(descQueueDepth, float64(s.Tiers[i].Queued), name)
 		}
 	}
+	if !g.standalone { // the batchers report theirs
+		collectEngine(s, gauge, counter)
+	}
+	for _, z := range []zone.Name{zone.Green, zone.Yellow, zone.Red} {
+		gauge(descZone, oneIf(v.zone == z), string(z))
+	}
+	generation := int64(0)
+	if sig := g.zone.signal.Load(); sig != nil {
+		generation = sig.Generation
+	}
+	gauge(descGeneration, float64(generation))
+	gauge(descStale, oneIf(generation > 0 && v.stale))
+}
+
+func collectEngine(s batching.Snapshot, gauge, counter func(d *prometheus.Desc, v float64, labels ...string)) {
 	gauge(descQueueBytes, float64(s.Bytes))
 	gauge(descOldest, s.OldestWait.Seconds())
 	gauge(descBacklog, s.Backlog.Seconds())
@@ -166,15 +181,6 @@ func (c *engineCollector) Collect(ch chan<- prometheus.Metric) {
 	for _, state := range []string{wire.ViewIdle, wire.ViewMine, wire.ViewOther, wire.ViewUnhealthy, wire.ViewDraining} {
 		gauge(descWorkers, float64(states[state]), state)
 	}
-	for _, z := range []zone.Name{zone.Green, zone.Yellow, zone.Red} {
-		gauge(descZone, oneIf(v.zone == z), string(z))
-	}
-	generation := int64(0)
-	if sig := g.zone.signal.Load(); sig != nil {
-		generation = sig.Generation
-	}
-	gauge(descGeneration, float64(generation))
-	gauge(descStale, oneIf(generation > 0 && v.stale))
 }
 
 func oneIf(b bool) float64 {

@@ -133,7 +133,7 @@ func (g *Gateway) submit(x *exchange) *refusal {
 	x.trace.Admit()
 	res, err := g.engine.Submit(x.r.Context(), batching.Request{
 		Trace: x.trace.Carried(),
-		ID:    x.id, Tier: x.caller.tier, Flow: x.caller.flow, Input: x.call.input, Params: x.call.params,
+		ID:    x.id, Route: x.r.Header.Get("Idempotency-Key"), Tier: x.caller.tier, Flow: x.caller.flow, Input: x.call.input, Params: x.call.params,
 		Arrival: x.arrival, Deadline: x.deadline,
 	})
 	if err == nil {

@@ -54,6 +54,9 @@ func (g *Gateway) stats(now time.Time) wire.Stats {
 	if g.cert != nil {
 		s.TLS = g.cert.Status()
 	}
+	if g.relayed != nil {
+		s.Relayed = g.relayed()
+	}
 	if s.Workers == nil {
 		s.Workers = []wire.WorkerView{}
 	}

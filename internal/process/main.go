@@ -65,18 +65,3 @@ func (c *Config) Open() (public gateway.Listeners, internal net.Listener, err er
 	}
 	return public, internal, nil
 }
-
-// Listen opens a listener for each address, or none.
-func Listen(addrs ...string) (ls []net.Listener, err error) {
-	for _, a := range addrs {
-		l, err := net.Listen("tcp", a)
-		if err != nil {
-			for _, l := range ls {
-				_ = l.Close()
-			}
-			return nil, err
-		}
-		ls = append(ls, l)
-	}
-	return ls, nil
-}

@@ -57,6 +57,10 @@ func DecodeResponse(data []byte, n int) (*BatchResponse, error) {
 	return r, nil
 }
 
+// Decode reads one JSON value into v, a pointer. Unknown fields are ignored: the two sides of the internal API
+// may be of different releases while a rollout lasts. Nothing of data is kept.
+func Decode(data []byte, v any) error { return decode(data, v) }
+
 func decode(data []byte, v any) error {
 	rest, err := json.Parse(data, v, 0)
 	if err == nil && len(rest) > 0 {

@@ -174,6 +174,9 @@ type Stats struct {
 	StartID string `json:"start_id"`
 
 	Tiers []TierStats `json:"tiers"` // in the pool's order, highest first
+	// Relayed counts the requests that standalone gateways handed to this batcher. They are in no counter of
+	// Tiers that a gateway keeps (Offered, RefusedQuota): those gateways count them.
+	Relayed uint64 `json:"relayed,omitempty"`
 
 	QueueDepth   int     `json:"queue_depth"`
 	QueueBytes   int64   `json:"queue_bytes"`

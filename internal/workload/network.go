@@ -19,16 +19,22 @@ import (
 const (
 	portHTTP     = "http"
 	portInternal = "internal"
+	portRelay    = "relay"
 	portBatch    = "batch"
 )
 
-// publicService is what clients call: port 80 of the pool's name.
-func publicService(pool *v1alpha1.InferencePool) *corev1ac.ServiceApplyConfiguration {
+// publicService is what clients call: port 80 of the pool's name. It leads to the standalone gateways, or to
+// the batchers with theirs inside.
+func publicService(pool *v1alpha1.InferencePool, s Settings) *corev1ac.ServiceApplyConfiguration {
+	component := ComponentBatcher
+	if s.ThroughGateways {
+		component = ComponentGateway
+	}
 	return corev1ac.Service(pool.Name, pool.Namespace).
 		WithLabels(Labels(pool.Name, ComponentBatcher)).
 		WithOwnerReferences(owner(pool)).
 		WithSpec(corev1ac.ServiceSpec().
-			WithSelector(SelectorLabels(pool.Name, ComponentBatcher)).
+			WithSelector(SelectorLabels(pool.Name, component)).
 			WithPorts(corev1ac.ServicePort().
 				WithName(portHTTP).
 				WithProtocol(corev1.ProtocolTCP).
@@ -38,17 +44,27 @@ func publicService(pool *v1alpha1.InferencePool) *corev1ac.ServiceApplyConfigura
 
 // workersService is headless: batchers watch its EndpointSlices and choose a worker themselves.
 func workersService(pool *v1alpha1.InferencePool) *corev1ac.ServiceApplyConfiguration {
-	return corev1ac.Service(WorkersServiceName(pool.Name), pool.Namespace).
-		WithLabels(Labels(pool.Name, ComponentWorker)).
+	return headless(pool, WorkersServiceName(pool.Name), ComponentWorker, portBatch, wire.PortWorker)
+}
+
+// batchersService is headless: gateways watch its EndpointSlices and choose a batcher themselves, and batchers
+// count each other. It does not change when the pool's own Service leads to gateways.
+func batchersService(pool *v1alpha1.InferencePool) *corev1ac.ServiceApplyConfiguration {
+	return headless(pool, BatchersServiceName(pool.Name), ComponentBatcher, portRelay, wire.PortRelay)
+}
+
+func headless(pool *v1alpha1.InferencePool, name, component, portName string, port int32) *corev1ac.ServiceApplyConfiguration {
+	return corev1ac.Service(name, pool.Namespace).
+		WithLabels(Labels(pool.Name, component)).
 		WithOwnerReferences(owner(pool)).
 		WithSpec(corev1ac.ServiceSpec().
 			WithClusterIP(corev1.ClusterIPNone).
-			WithSelector(SelectorLabels(pool.Name, ComponentWorker)).
+			WithSelector(SelectorLabels(pool.Name, component)).
 			WithPorts(corev1ac.ServicePort().
-				WithName(portBatch).
+				WithName(portName).
 				WithProtocol(corev1.ProtocolTCP).
-				WithPort(wire.PortWorker).
-				WithTargetPort(intstr.FromInt32(wire.PortWorker))))
+				WithPort(port).
+				WithTargetPort(intstr.FromInt32(port))))
 }
 
 // disruptionBudget lets a node drain take one pod of the component at a time. AlwaysAllow: a pod that is
@@ -71,20 +87,33 @@ func workerNetworkPolicy(pool *v1alpha1.InferencePool, s Settings) *networkingv1
 		WithPolicyTypes(networkingv1.PolicyTypeIngress).
 		WithIngress(networkingv1ac.NetworkPolicyIngressRule().
 			WithPorts(tcp(wire.PortWorker)).
-			WithFrom(batchers(pool), operator(s), metricsReaders())))
+			WithFrom(component(pool, ComponentBatcher), operator(s), metricsReaders())))
 }
 
-// batcherNetworkPolicy opens the public port to everybody and the internal one to the operator (stats), the
-// pool's other batchers (a tenant's bucket lives at one of them) and metrics readers.
+// batcherNetworkPolicy is frontNetworkPolicy, and opens the relay port to the pool's standalone gateways and
+// to nobody else: who reaches it chooses tiers. The rule stands whether the pool has gateways or not, so that
+// those that are leaving are served to the end.
 func batcherNetworkPolicy(pool *v1alpha1.InferencePool, s Settings) *networkingv1ac.NetworkPolicyApplyConfiguration {
-	return networkPolicy(pool, ComponentBatcher).WithSpec(networkingv1ac.NetworkPolicySpec().
-		WithPodSelector(selector(pool.Name, ComponentBatcher)).
+	np := frontNetworkPolicy(pool, ComponentBatcher, s)
+	np.Spec.WithIngress(networkingv1ac.NetworkPolicyIngressRule().WithPorts(tcp(wire.PortRelay)).WithFrom(component(pool, ComponentGateway)))
+	return np
+}
+
+func gatewayNetworkPolicy(pool *v1alpha1.InferencePool, s Settings) *networkingv1ac.NetworkPolicyApplyConfiguration {
+	return frontNetworkPolicy(pool, ComponentGateway, s)
+}
+
+// frontNetworkPolicy opens the public port to everybody and the internal one to the operator (stats), the
+// pool's batchers and gateways (a tenant's bucket lives at one of them) and metrics readers.
+func frontNetworkPolicy(pool *v1alpha1.InferencePool, of string, s Settings) *networkingv1ac.NetworkPolicyApplyConfiguration {
+	return networkPolicy(pool, of).WithSpec(networkingv1ac.NetworkPolicySpec().
+		WithPodSelector(selector(pool.Name, of)).
 		WithPolicyTypes(networkingv1.PolicyTypeIngress).
 		WithIngress(
 			networkingv1ac.NetworkPolicyIngressRule().WithPorts(tcp(wire.PortPublic)),
 			networkingv1ac.NetworkPolicyIngressRule().
 				WithPorts(tcp(wire.PortInternal)).
-				WithFrom(batchers(pool), operator(s), metricsReaders())))
+				WithFrom(component(pool, ComponentBatcher), component(pool, ComponentGateway), operator(s), metricsReaders())))
 }
 
 func networkPolicy(pool *v1alpha1.InferencePool, component string) *networkingv1ac.NetworkPolicyApplyConfiguration {
@@ -97,8 +126,8 @@ func tcp(port int32) *networkingv1ac.NetworkPolicyPortApplyConfiguration {
 	return networkingv1ac.NetworkPolicyPort().WithProtocol(corev1.ProtocolTCP).WithPort(intstr.FromInt32(port))
 }
 
-func batchers(pool *v1alpha1.InferencePool) *networkingv1ac.NetworkPolicyPeerApplyConfiguration {
-	return networkingv1ac.NetworkPolicyPeer().WithPodSelector(selector(pool.Name, ComponentBatcher))
+func component(pool *v1alpha1.InferencePool, name string) *networkingv1ac.NetworkPolicyPeerApplyConfiguration {
+	return networkingv1ac.NetworkPolicyPeer().WithPodSelector(selector(pool.Name, name))
 }
 
 func operator(s Settings) *networkingv1ac.NetworkPolicyPeerApplyConfiguration {
@@ -112,7 +141,7 @@ func metricsReaders() *networkingv1ac.NetworkPolicyPeerApplyConfiguration {
 		WithNamespaceSelector(metav1ac.LabelSelector().WithMatchLabels(map[string]string{LabelMetricsReader: "true"}))
 }
 
-// serviceAccount is the batchers' identity.
+// serviceAccount is the identity of batchers and gateways.
 func serviceAccount(pool *v1alpha1.InferencePool) *corev1ac.ServiceAccountApplyConfiguration {
 	return corev1ac.ServiceAccount(BatcherName(pool.Name), pool.Namespace).
 		WithLabels(Labels(pool.Name, ComponentBatcher)).
@@ -120,7 +149,7 @@ func serviceAccount(pool *v1alpha1.InferencePool) *corev1ac.ServiceAccountApplyC
 		WithAutomountServiceAccountToken(false) // the pods that need it ask for it
 }
 
-// roleBinding lets the batchers read what they watch, in their namespace only.
+// roleBinding lets batchers and gateways read what they watch, in their namespace only.
 func roleBinding(pool *v1alpha1.InferencePool) *rbacv1ac.RoleBindingApplyConfiguration {
 	return rbacv1ac.RoleBinding(BatcherName(pool.Name), pool.Namespace).
 		WithLabels(Labels(pool.Name, ComponentBatcher)).

@@ -24,8 +24,9 @@ const (
 
 	// Product is the value of LabelName and LabelManagedBy.
 	Product = "sluice"
-	// ComponentBatcher and ComponentWorker are the values of LabelComponent.
+	// ComponentBatcher, ComponentGateway and ComponentWorker are the values of LabelComponent.
 	ComponentBatcher = "batcher"
+	ComponentGateway = "gateway"
 	ComponentWorker  = "worker"
 
 	// LabelMetricsReader on a namespace opens the metrics ports of every pool to its pods, e.g. to Prometheus.
@@ -35,9 +36,10 @@ const (
 // ClusterRoleDataPlane is the install-time ClusterRole that a pool's batchers are bound to.
 const ClusterRoleDataPlane = "sluice-data-plane"
 
-// ContainerBatcher and ContainerWorker are the names of the main containers.
+// ContainerBatcher, ContainerGateway and ContainerWorker are the names of the main containers.
 const (
 	ContainerBatcher     = "batcher"
+	ContainerGateway     = "gateway"
 	ContainerWorker      = "worker"
 	ContainerModelServer = "model-server"
 )
@@ -48,6 +50,13 @@ func BatcherName(pool string) string { return pool + "-batcher" }
 // WorkerName is the name of the workers' Deployment, PodDisruptionBudget and NetworkPolicy.
 func WorkerName(pool string) string { return pool + "-worker" }
 
+// GatewayName is the name of the standalone gateways' Deployment, PodDisruptionBudget and NetworkPolicy.
+func GatewayName(pool string) string { return pool + "-gateway" }
+
+// BatchersServiceName is the name of the headless Service by which gateways find the batchers, and the
+// batchers each other.
+func BatchersServiceName(pool string) string { return pool + "-batchers" }
+
 // WorkersServiceName is the name of the headless Service by which batchers find the workers.
 func WorkersServiceName(pool string) string { return pool + "-workers" }
 
@@ -56,8 +65,10 @@ func ZoneName(pool string) string { return pool + "-zone" }
 
 // Settings are what a pool's children depend on beside the pool's spec.
 type Settings struct {
-	// BatcherImage and WorkerImage are the images to run, already chosen: see the controller.
-	BatcherImage, WorkerImage string
+	// BatcherImage, WorkerImage and GatewayImage are the images to run, already chosen: see the controller.
+	BatcherImage, WorkerImage, GatewayImage string
+	// ThroughGateways says that the pool's Service leads to the standalone gateways.
+	ThroughGateways bool
 	// BatcherReplicas and WorkerReplicas are the numbers to run.
 	BatcherReplicas, WorkerReplicas int32
 	// OperatorNamespace is where the operator runs: only its pods may read a pool's internal ports.
@@ -95,19 +106,31 @@ func Children(pool *v1alpha1.InferencePool, s Settings) ([]Child, error) {
 		return nil, err
 	}
 	name := pool.Name
-	return []Child{
+	list := []Child{
 		{KindServiceAccount, BatcherName(name), serviceAccount(pool)},
 		{KindRoleBinding, BatcherName(name), roleBinding(pool)},
 		{KindConfigMap, ZoneName(name), zoneConfigMap(pool, s)},
 		{KindNetworkPolicy, WorkerName(name), workerNetworkPolicy(pool, s)},
 		{KindNetworkPolicy, BatcherName(name), batcherNetworkPolicy(pool, s)},
 		{KindService, WorkersServiceName(name), workersService(pool)},
-		{KindService, name, publicService(pool)},
+		{KindService, BatchersServiceName(name), batchersService(pool)},
+		{KindService, name, publicService(pool, s)},
 		{KindPodDisruptionBudget, WorkerName(name), disruptionBudget(pool, ComponentWorker)},
 		{KindPodDisruptionBudget, BatcherName(name), disruptionBudget(pool, ComponentBatcher)},
 		{KindDeployment, WorkerName(name), workerDeployment(pool, s)},
 		{KindDeployment, BatcherName(name), batchers},
-	}, nil
+	}
+	if pool.Spec.Gateway.Replicas > 0 {
+		gateways, err := gatewayDeployment(pool, s)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list,
+			Child{KindNetworkPolicy, GatewayName(name), gatewayNetworkPolicy(pool, s)},
+			Child{KindPodDisruptionBudget, GatewayName(name), disruptionBudget(pool, ComponentGateway)},
+			Child{KindDeployment, GatewayName(name), gateways})
+	}
+	return list, nil
 }
 
 // Labels are the labels of a pool's objects; component may be empty.

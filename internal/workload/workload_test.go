@@ -20,6 +20,7 @@ import (
 
 	"sluice.dev/sluice/api/v1alpha1"
 	"sluice.dev/sluice/internal/poolspec"
+	"sluice.dev/sluice/internal/wire"
 )
 
 var update = flag.Bool("update", false, "rewrite testdata: every pod of every pool restarts when an operator with other templates is installed")
@@ -47,7 +48,7 @@ func defaulted() *v1alpha1.InferencePool {
 	}
 }
 
-var settings = Settings{BatcherImage: "batcher:1", WorkerImage: "worker:1", BatcherReplicas: 2, WorkerReplicas: 3,
+var settings = Settings{BatcherImage: "batcher:1", WorkerImage: "worker:1", GatewayImage: "gateway:1", BatcherReplicas: 2, WorkerReplicas: 3,
 	OperatorNamespace: "sluice-system", ZoneKey: "signal.json", ZoneDocument: "{}"}
 
 func children(t *testing.T, pool *v1alpha1.InferencePool) map[string]Child {
@@ -71,8 +72,10 @@ func deployment(t *testing.T, pool *v1alpha1.InferencePool, name string) *appsv1
 // A newer operator must change no pod template: whoever changes these files restarts every worker and
 // batcher of every fleet that upgrades.
 func TestPodTemplatesAreThoseOfTheLastRelease(t *testing.T) {
-	for _, name := range []string{"llm-batcher", "llm-worker"} {
-		got, err := yaml.Marshal(deployment(t, defaulted(), name).Spec)
+	pool := defaulted()
+	pool.Spec.Gateway.Replicas = 2
+	for _, name := range []string{"llm-batcher", "llm-worker", "llm-gateway"} {
+		got, err := yaml.Marshal(deployment(t, pool, name).Spec)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -298,6 +301,68 @@ func TestOnlyThePoolsBatchersAndTheOperatorReachAWorker(t *testing.T) {
 			if from.NamespaceSelector.MatchLabels[LabelMetricsReader] != "true" {
 				t.Errorf("metrics readers: %v", from.NamespaceSelector.MatchLabels)
 			}
+		}
+	}
+}
+
+// Who reaches the relay port chooses tiers: only the pool's standalone gateways do, whether it has some or not.
+func TestOnlyThePoolsGatewaysReachTheRelayPort(t *testing.T) {
+	for _, replicas := range []int32{0, 2} {
+		pool := defaulted()
+		pool.Spec.Gateway.Replicas = replicas
+		np := children(t, pool)["NetworkPolicy llm-batcher"].Config.(*networkingv1ac.NetworkPolicyApplyConfiguration)
+		open := 0
+		for _, rule := range np.Spec.Ingress {
+			if len(rule.Ports) == 0 {
+				t.Error("a rule opens every port")
+			}
+			for _, p := range rule.Ports {
+				if p.Port.IntVal != wire.PortRelay {
+					continue
+				}
+				open++
+				if len(rule.From) != 1 || rule.From[0].NamespaceSelector != nil || rule.From[0].PodSelector.MatchLabels[LabelComponent] != ComponentGateway ||
+					rule.From[0].PodSelector.MatchLabels[LabelPool] != "llm" {
+					t.Errorf("%+v", rule.From)
+				}
+			}
+		}
+		if open != 1 {
+			t.Errorf("%d rules for the relay port", open)
+		}
+	}
+}
+
+// A switch to gateways and back changes no batcher: its Deployment, its network policy and the headless Service
+// stay as they are.
+func TestGatewaysChangeNoBatcher(t *testing.T) {
+	without, with := children(t, defaulted()), defaulted()
+	with.Spec.Gateway.Replicas = 2
+	with.Spec.Gateway.Pod.Labels = map[string]string{"team": "edge"}
+	all := children(t, with)
+	for name, c := range without {
+		a, _ := json.Marshal(c.Config)
+		b, _ := json.Marshal(all[name].Config)
+		if string(a) != string(b) {
+			t.Errorf("%s differs:\n%s\n%s", name, a, b)
+		}
+	}
+	if len(all) != len(without)+3 {
+		t.Errorf("%d children, %d without gateways", len(all), len(without))
+	}
+	d := deployment(t, with, "llm-gateway").Spec
+	if *d.Replicas != 2 || *d.Template.Spec.Containers[0].Image != "gateway:1" || d.Template.Labels["team"] != "edge" || d.Template.Labels[LabelComponent] != ComponentGateway ||
+		d.Template.Spec.TopologySpreadConstraints[0].LabelSelector.MatchLabels[LabelComponent] != ComponentGateway {
+		t.Errorf("%+v", d)
+	}
+}
+
+func TestTheServiceLeadsWhereItIsTold(t *testing.T) {
+	for through, want := range map[bool]string{false: ComponentBatcher, true: ComponentGateway} {
+		s := settings
+		s.ThroughGateways = through
+		if got := publicService(defaulted(), s).Spec.Selector[LabelComponent]; got != want {
+			t.Errorf("through gateways %v: to %s", through, got)
 		}
 	}
 }

@@ -41,6 +41,8 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &apiv1alpha1.EnvVarApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("GatewaySpec"):
 		return &apiv1alpha1.GatewaySpecApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("GatewayStatus"):
+		return &apiv1alpha1.GatewayStatusApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("GPUSpec"):
 		return &apiv1alpha1.GPUSpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("InferencePool"):

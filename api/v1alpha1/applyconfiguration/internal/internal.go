@@ -196,6 +196,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: defaultTier
       type:
         scalar: string
+    - name: image
+      type:
+        scalar: string
     - name: maxBodyBytes
       type:
         scalar: numeric
@@ -204,6 +207,14 @@ var schemaYAML = typed.YAMLObject(`types:
       type:
         scalar: numeric
       default: 65536
+    - name: pod
+      type:
+        namedType: dev.sluice.sluice.api.v1alpha1.PodSpec
+      default: {}
+    - name: replicas
+      type:
+        scalar: numeric
+      default: 0
     - name: sharedLimits
       type:
         namedType: dev.sluice.sluice.api.v1alpha1.TenantLimits
@@ -217,6 +228,18 @@ var schemaYAML = typed.YAMLObject(`types:
       type:
         namedType: dev.sluice.sluice.api.v1alpha1.ParametersPolicy
       default: Warn
+- name: dev.sluice.sluice.api.v1alpha1.GatewayStatus
+  map:
+    fields:
+    - name: desired
+      type:
+        scalar: numeric
+    - name: image
+      type:
+        scalar: string
+    - name: ready
+      type:
+        scalar: numeric
 - name: dev.sluice.sluice.api.v1alpha1.InferencePool
   map:
     fields:
@@ -304,6 +327,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: fillPercent
       type:
         scalar: numeric
+    - name: gateway
+      type:
+        namedType: dev.sluice.sluice.api.v1alpha1.GatewayStatus
     - name: observedGeneration
       type:
         scalar: numeric

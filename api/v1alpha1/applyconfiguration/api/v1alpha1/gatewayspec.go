@@ -12,8 +12,18 @@ import (
 // GatewaySpecApplyConfiguration represents a declarative configuration of the GatewaySpec type for use
 // with apply.
 //
-// GatewaySpec says who may call the pool and how large a request may be.
+// GatewaySpec says where the gateway runs, who may call the pool and how large a request may be.
 type GatewaySpecApplyConfiguration struct {
+	// replicas is the number of standalone gateways. 0: the gateway runs inside every batcher, which is the
+	// quickest way. Otherwise gateways are a Deployment of their own, the pool's Service leads to them once
+	// they are ready, and each hands its requests to the batchers. Two survive the loss of one.
+	Replicas *int32 `json:"replicas,omitempty"`
+	// image is the standalone gateway's image. Unset, the operator's default is written to
+	// status.gateway.image once and kept, so that a newer operator restarts no gateway. It must be of the same
+	// release as the batchers' image.
+	Image *string `json:"image,omitempty"`
+	// pod adjusts the standalone gateway's pod.
+	Pod *PodSpecApplyConfiguration `json:"pod,omitempty"`
 	// auth is Keys (an InferenceTenant's key), TrustedHeaders (an upstream proxy names tenant and tier) or
 	// None (everybody may call; every request is of defaultTier).
 	Auth *apiv1alpha1.AuthMode `json:"auth,omitempty"`
@@ -40,6 +50,30 @@ type GatewaySpecApplyConfiguration struct {
 // apply.
 func GatewaySpec() *GatewaySpecApplyConfiguration {
 	return &GatewaySpecApplyConfiguration{}
+}
+
+// WithReplicas sets the Replicas field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Replicas field is set to the value of the last call.
+func (b *GatewaySpecApplyConfiguration) WithReplicas(value int32) *GatewaySpecApplyConfiguration {
+	b.Replicas = &value
+	return b
+}
+
+// WithImage sets the Image field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Image field is set to the value of the last call.
+func (b *GatewaySpecApplyConfiguration) WithImage(value string) *GatewaySpecApplyConfiguration {
+	b.Image = &value
+	return b
+}
+
+// WithPod sets the Pod field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Pod field is set to the value of the last call.
+func (b *GatewaySpecApplyConfiguration) WithPod(value *PodSpecApplyConfiguration) *GatewaySpecApplyConfiguration {
+	b.Pod = value
+	return b
 }
 
 // WithAuth sets the Auth field in the declarative configuration to the given value

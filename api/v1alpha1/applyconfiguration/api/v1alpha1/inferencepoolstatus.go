@@ -18,7 +18,7 @@ import (
 type InferencePoolStatusApplyConfiguration struct {
 	// observedGeneration is the generation of the spec that the status speaks of.
 	ObservedGeneration *int64 `json:"observedGeneration,omitempty"`
-	// conditions of the pool: Ready, WorkersReady, BatchersReady, CapacityAvailable, MetricsAvailable,
+	// conditions of the pool: Ready, WorkersReady, BatchersReady, GatewaysReady, CapacityAvailable, MetricsAvailable,
 	// Scaling (its message is the last decision and its reason), FillSufficient, RolloutSafe,
 	// NamesAvailable.
 	Conditions []v1.ConditionApplyConfiguration `json:"conditions,omitempty"`
@@ -30,6 +30,8 @@ type InferencePoolStatusApplyConfiguration struct {
 	Workers *WorkersStatusApplyConfiguration `json:"workers,omitempty"`
 	// batchers are the batchers.
 	Batchers *BatchersStatusApplyConfiguration `json:"batchers,omitempty"`
+	// gateway are the standalone gateways; absent while the gateway runs inside the batchers.
+	Gateway *GatewayStatusApplyConfiguration `json:"gateway,omitempty"`
 	// utilization is the offered load over the capacity, as a percentage such as 75%, or "n/a" where nothing
 	// is known.
 	Utilization *string `json:"utilization,omitempty"`
@@ -105,6 +107,14 @@ func (b *InferencePoolStatusApplyConfiguration) WithWorkers(value *WorkersStatus
 // If called multiple times, the Batchers field is set to the value of the last call.
 func (b *InferencePoolStatusApplyConfiguration) WithBatchers(value *BatchersStatusApplyConfiguration) *InferencePoolStatusApplyConfiguration {
 	b.Batchers = value
+	return b
+}
+
+// WithGateway sets the Gateway field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Gateway field is set to the value of the last call.
+func (b *InferencePoolStatusApplyConfiguration) WithGateway(value *GatewayStatusApplyConfiguration) *InferencePoolStatusApplyConfiguration {
+	b.Gateway = value
 	return b
 }
 
