@@ -22,6 +22,7 @@ import (
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:validation:XValidation:rule="self.metadata.name.size() <= 40",message="metadata.name must have at most 40 characters: the names of the pool's Services and Deployments are made from it"
 // +kubebuilder:validation:XValidation:rule="self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",message="metadata.name must be a DNS-1035 label (a-z, 0-9 and -, beginning with a letter): it becomes the name of a Service"
+// +kubebuilder:validation:XValidation:rule="!has(self.spec.tiers) || self.spec.tiers.all(t, !has(t.degrade) || (!has(t.degrade.yellow) || t.degrade.yellow.all(s, !has(s.reroute) || s.reroute.pool != self.metadata.name)) && (!has(t.degrade.red) || t.degrade.red.all(s, !has(s.reroute) || s.reroute.pool != self.metadata.name)))",message="spec.tiers[].degrade: reroute must name another pool than this one"
 type InferencePool struct {
 	metav1.TypeMeta `json:",inline"`
 	// metadata is the standard object's metadata.

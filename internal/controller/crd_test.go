@@ -168,6 +168,7 @@ var _ = Describe("the API", func() {
 		Entry(nil, "  tiers: [{name: a, degrade: {red: [{maxTokens: 6}, {maxTokens: 5}]}}]\n", "spec.tiers[0].degrade.red", "each kind of step may be there once"),
 		Entry(nil, "  tiers: [{name: a, degrade: {yellow: [{parameter: {name: max_tokens, value: '5'}}]}}]\n", "spec.tiers[0].degrade.yellow[0].parameter", "the client's"),
 		Entry(nil, "  tiers: [{name: a, degrade: {yellow: [{reroute: {pool: b}}]}}]\n", "spec.tiers[0].degrade.yellow[0].reroute.model"),
+		Entry(nil, "  tiers: [{name: a, degrade: {red: [{reroute: {pool: bad, model: m}}]}}]\n", "reroute must name another pool"),
 		Entry(nil, "  gateway: {tokenEncoding: gpt2}\n", "spec.gateway.tokenEncoding"),
 		Entry(nil, "  gateway: {sharedLimits: {requestsPerMinute: -1}}\n", "spec.gateway.sharedLimits.requestsPerMinute"),
 		Entry(nil, "  gateway: {replicas: -1}\n", "spec.gateway.replicas"),

@@ -32,6 +32,27 @@ func (s *sink) Write(b []byte) (int, error)      { return len(b), nil }
 func (s *sink) SetReadDeadline(time.Time) error  { return nil }
 func (s *sink) SetWriteDeadline(time.Time) error { return nil }
 
+// BenchmarkWrongKey is one request with a key that nobody has: what a flood of them costs.
+func BenchmarkWrongKey(b *testing.B) {
+	p := poolspec.Default()
+	p.Gateway.Auth, p.Gateway.DefaultTier = "Keys", ""
+	g, err := New(Options{Pool: p, Engine: &instantEngine{batching.Snapshot{Live: 13, Mu: 12871, MuShare: 12871, ServiceP50: 100 * time.Millisecond}}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	r, _ := http.NewRequest(http.MethodPost, "/v1/inference", http.NoBody)
+	r.Header = http.Header{"X-Api-Key": {"0123456789abcdef0123456789abcdef"}}
+	w := &sink{h: http.Header{}}
+	b.ReportAllocs()
+	for b.Loop() {
+		clear(w.h)
+		g.ServeHTTP(w, r)
+		if w.status != http.StatusUnauthorized {
+			b.Fatalf("status %d", w.status)
+		}
+	}
+}
+
 // BenchmarkServe is one request through the whole pipeline, without net/http and without a queue.
 func BenchmarkServe(b *testing.B) {
 	p := poolspec.Default()

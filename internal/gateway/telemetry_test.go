@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -143,6 +144,27 @@ func TestEveryRequestOfATenantLeavesOneRecord(t *testing.T) {
 	}
 	if got[0].RequestID != "a" {
 		t.Errorf("%+v", got[0])
+	}
+}
+
+// An answer that came from a ladder is recorded as served, says so, and has no tokens: none were used here.
+func TestARecordSaysWhatWasDegraded(t *testing.T) {
+	got := records(t, func(p *poolspec.Pool) {
+		laddered([]poolspec.Step{capTo64, sorry}, nil)(p)
+		p.Gateway.DefaultTier = "free"
+	}, func(t *testing.T, r *rig) {
+		r.SetSignal(yellow(0))
+		r.post(t, "/v1/inference", hello)
+		r.SetSignal(yellow(100))
+		r.post(t, "/v1/inference", hello)
+	})
+	if len(got) != 2 || !slices.Equal(got[0].Degraded, []string{"answer"}) || !slices.Equal(got[1].Degraded, []string{"max_tokens=64"}) {
+		t.Fatalf("%+v", got)
+	}
+	for i, used := range []bool{false, true} {
+		if u := got[i]; u.Outcome != usage.OutcomeServed || u.Reason != "ok" || (u.PromptTokens > 0) != used || (u.BatchID != "") != used {
+			t.Errorf("record %d: %+v", i, u)
+		}
 	}
 }
 
