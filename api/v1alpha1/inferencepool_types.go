@@ -98,6 +98,10 @@ type InferencePoolSpec struct {
 	// +optional
 	// +kubebuilder:default={}
 	Gateway GatewaySpec `json:"gateway,omitzero"`
+
+	// telemetry says what leaves the data plane about single requests: traces, access log, usage records.
+	// +optional
+	Telemetry *TelemetrySpec `json:"telemetry,omitempty"`
 }
 
 // SheddingPolicy says what happens to a tier when the fleet is too small for the load.
@@ -612,6 +616,11 @@ type GatewaySpec struct {
 	// tokenEncoding is how the tokens of a prompt are counted for limits. Unset, 4 bytes count as one.
 	// +optional
 	TokenEncoding TokenEncoding `json:"tokenEncoding,omitempty"`
+
+	// tls serves the pool's Service over TLS on port 443, HTTP/2 and HTTP/1.1. Unset, the Service is plain HTTP on
+	// port 80.
+	// +optional
+	TLS *TLSSpec `json:"tls,omitempty"`
 }
 
 // TokenEncoding is how text is divided into tokens.

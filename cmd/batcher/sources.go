@@ -52,7 +52,7 @@ func (b *batcher) simulate(c *dispatch.Config) (addWorkers func()) {
 	var endpoints []dispatch.Endpoint
 	for i := range b.config.simulate {
 		s := worker.New(simulated.New(simulated.Config{ServiceTime: b.config.simulateTime}),
-			worker.Options{MaxBatch: b.config.Pool.Batching.MaxSize, ServiceTime: b.config.simulateTime, SkipWarmUp: true, Log: b.Log})
+			worker.Options{MaxBatch: b.config.Pool.Batching.MaxSize, ServiceTime: b.config.simulateTime, SkipWarmUp: true, Log: b.Log, Tracer: b.Reports.Tracer})
 		b.Sources = append(b.Sources, func(ctx context.Context) { _ = s.Run(ctx) }) // a simulated backend ends only with ctx
 		pod := fmt.Sprintf("simulated-%d", i)
 		addr := pod + ":9000"

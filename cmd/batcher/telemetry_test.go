@@ -116,9 +116,12 @@ func TestARequestIsSeenAtTheCollector(t *testing.T) {
 			t.Errorf("the input is in a span: %s", s)
 		}
 	}
-	request, admit, queue, batch := byName["POST /v1/inference"], byName["admit"], byName["queue"], byName["batch"]
-	if request == nil || admit == nil || queue == nil || batch == nil || len(byName) != 4 {
+	request, admit, queue, batch, work := byName["POST /v1/inference"], byName["admit"], byName["queue"], byName["batch"], byName["worker"]
+	if request == nil || admit == nil || queue == nil || batch == nil || work == nil || len(byName) != 5 {
 		t.Fatalf("%v", byName)
+	}
+	if !bytes.Equal(work.ParentSpanId, batch.SpanId) || attribute(work, "sluice.batch.id") != attribute(batch, "sluice.batch.id") {
+		t.Errorf("the worker's span is not the batch's child: %s", work)
 	}
 	if hex.EncodeToString(request.TraceId) != trace || hex.EncodeToString(request.ParentSpanId) != parent {
 		t.Errorf("the client's trace is not continued: %s", request)

@@ -9,6 +9,7 @@ import (
 	"os"
 	"time"
 
+	"sluice.dev/sluice/internal/telemetry"
 	"sluice.dev/sluice/internal/worker"
 	"sluice.dev/sluice/internal/worker/backends/oip"
 	"sluice.dev/sluice/internal/worker/backends/python"
@@ -33,6 +34,9 @@ type config struct {
 	backend string
 	grace   time.Duration
 	linger  time.Duration
+	// otlp is the OpenTelemetry collector, "" for none.
+	otlp           string
+	pod, namespace string
 
 	options   worker.Options
 	simulated simulated.Config
@@ -41,7 +45,7 @@ type config struct {
 }
 
 func parseFlags(args []string, getenv func(string) string, out io.Writer) (config, error) {
-	var c config
+	c := config{pod: getenv("POD_NAME"), namespace: getenv("POD_NAMESPACE")}
 	f := flag.NewFlagSet("gpuworker", flag.ContinueOnError)
 	f.SetOutput(out)
 	f.StringVar(&c.listen, "listen", ":9000", "address of batches, state, probes and metrics")
@@ -49,6 +53,7 @@ func parseFlags(args []string, getenv func(string) string, out io.Writer) (confi
 	f.DurationVar(&c.grace, "grace", 30*time.Second, "longest time from SIGTERM to the exit")
 	f.DurationVar(&c.linger, "linger", 500*time.Millisecond, "how long to answer \"draining\" after the last batch before the port closes")
 
+	f.StringVar(&c.otlp, "otlp-endpoint", "", "OpenTelemetry collector (http://HOST:4318) for the spans of batches that come with a trace; empty: none")
 	f.IntVar(&c.options.MaxBatch, "max-batch", worker.DefaultMaxBatch, "largest batch, 1 to 1000")
 	f.DurationVar(&c.options.BatchTimeout, "batch-timeout", worker.DefaultBatchTimeout, "when a running batch counts as hung: its backend is killed and loaded again")
 	f.DurationVar(&c.options.LoadTimeout, "load-timeout", worker.DefaultLoadTimeout, "longest load with its warm-up batch")
@@ -88,6 +93,11 @@ func (c config) check() error {
 		return errors.New("--batch-timeout, --load-timeout and --grace must be positive")
 	case c.linger < 0:
 		return errors.New("--linger must not be negative")
+	}
+	if c.otlp != "" {
+		if err := telemetry.CheckEndpoint(c.otlp); err != nil {
+			return fmt.Errorf("--otlp-endpoint: %w", err)
+		}
 	}
 	switch c.backend {
 	case backendSimulated:

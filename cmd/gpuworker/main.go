@@ -20,6 +20,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"sluice.dev/sluice/internal/telemetry"
 	"sluice.dev/sluice/internal/worker"
 )
 
@@ -52,7 +53,17 @@ func serve(ctx context.Context, c config, listener net.Listener, log *slog.Logge
 		return err
 	}
 	c.options.Log = log
+	if c.otlp != "" {
+		c.options.Tracer, err = telemetry.New(ctx, telemetry.Config{Endpoint: c.otlp, Service: "sluice-gpuworker", Namespace: c.namespace, Pod: c.pod, Log: log})
+		if err != nil {
+			return err
+		}
+		defer endTraces(c.options.Tracer, log)
+	}
 	s := worker.New(b, c.options)
+	if t := c.options.Tracer; t != nil {
+		s.Registry().MustRegister(t)
+	}
 	s.Registry().MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	server := worker.NewHTTPServer(s)
 	server.ErrorLog = slog.NewLogLogger(log.Handler(), slog.LevelWarn)
@@ -91,6 +102,15 @@ func serve(ctx context.Context, c config, listener net.Listener, log *slog.Logge
 		err = errors.Join(err, context.Cause(graceful))
 	}
 	return err
+}
+
+// endTraces sends what is buffered; a collector that is away holds up the exit for a second.
+func endTraces(t *telemetry.Tracer, log *slog.Logger) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	if err := t.Shutdown(ctx); err != nil {
+		log.Warn("the last spans may be lost", "error", err)
+	}
 }
 
 func wait(ctx context.Context, d time.Duration) {

@@ -56,6 +56,7 @@ var policies = []struct {
 	{ConditionScaling, scalingCondition, true},
 	{ConditionFillSufficient, fillSufficient, true},
 	{ConditionRolloutSafe, rolloutSafe, true},
+	{ConditionCertificateCurrent, certificateCurrent, true},
 }
 
 // judge sets all conditions of a pool; LastTransitionTime moves only when a status does.

@@ -178,8 +178,30 @@ var _ = Describe("the API", func() {
 		Entry(nil, "  gateway: {trustedHeaders: {fromCIDRs: [10.0.0.0/8]}}\n", "spec.gateway", "trustedHeaders may only be set"),
 		Entry(nil, "  gateway: {auth: Keys, defaultTier: free}\n", "spec.gateway", "defaultTier may only be set when auth is None"),
 		Entry(nil, "  gateway: {auth: None, defaultTier: platinum}\n", "gateway.defaultTier must be the name of one of spec.tiers"),
+		Entry(nil, "  gateway: {tls: {}}\n", "spec.gateway.tls.secretName"),
+		Entry(nil, "  gateway: {tls: {secretName: Not_A_Name}}\n", "spec.gateway.tls.secretName"),
+		Entry(nil, "  gateway: {tls: {secretName: a, plainHTTP: Maybe}}\n", "spec.gateway.tls.plainHTTP", "Closed"),
+		Entry(nil, "  telemetry: {traces: {samplePercent: 1}}\n", "spec.telemetry.traces.endpoint"),
+		Entry(nil, "  telemetry: {traces: {endpoint: 'grpc://collector:4317'}}\n", "spec.telemetry.traces.endpoint"),
+		Entry(nil, "  telemetry: {traces: {endpoint: 'http://user:secret@collector:4318'}}\n", "spec.telemetry.traces.endpoint"),
+		Entry(nil, "  telemetry: {traces: {endpoint: 'http://c:4318', samplePercent: 101}}\n", "spec.telemetry.traces.samplePercent"),
+		Entry(nil, "  telemetry: {accessLog: {samplePercent: -1}}\n", "spec.telemetry.accessLog.samplePercent"),
+		Entry(nil, "  telemetry: {accessLog: {linesPerSecond: 1001}}\n", "spec.telemetry.accessLog.linesPerSecond"),
+		Entry(nil, "  telemetry: {usageRecords: Kafka}\n", "spec.telemetry.usageRecords", "Stdout"),
+		Entry(nil, "  telemetry: {tenants: Hidden}\n", "spec.telemetry.tenants", "Pseudonym"),
 		Entry(nil, "  gateway: {maxInputBytes: 2000, maxBodyBytes: 1024}\n", "spec.gateway", "maxInputBytes must be at most maxBodyBytes"),
 	)
+
+	It("takes the examples of the documentation as they stand", func(ctx context.Context) {
+		w := newWorld(ctx)
+		b, err := os.ReadFile(filepath.Join("..", "..", "docs", "examples", "observed-pool.yaml"))
+		Expect(err).NotTo(HaveOccurred())
+		u := &unstructured.Unstructured{}
+		Expect(yaml.Unmarshal(b, &u.Object)).To(Succeed())
+		u.SetNamespace(w.namespace)
+		Expect(api.Create(ctx, u, strict)).To(Succeed())
+		Expect(workload.Document(w.pool("llm-observed")).Validate()).To(Succeed())
+	})
 
 	DescribeTable("refuses a name that children cannot have", func(ctx context.Context, name, want string) {
 		w := newWorld(ctx)

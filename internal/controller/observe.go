@@ -78,7 +78,7 @@ func (r *InferencePoolReconciler) observe(ctx context.Context, pool *v1alpha1.In
 	}
 	o.workers = fleet.Workers(pods[workload.ComponentWorker], o.now, pool.Spec.Workers.ColdStart.Duration)
 	key := client.ObjectKeyFromObject(pool)
-	r.Loads.Watch(key, fleet.Targets(o.batcherPods, o.gatewayPods))
+	r.Loads.Watch(key, fleet.Targets(o.batcherPods, o.gatewayPods, pool.Spec.Gateway.TLS != nil))
 	o.load = r.Loads.Load(key, o.now)
 	o.awaiting = resumed && o.load.Sources == 0 && o.load.Rounds < roundsToRate
 	if throughGateways(pool, o) && o.load.Gateways == 0 {

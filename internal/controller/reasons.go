@@ -12,6 +12,8 @@ const (
 	ConditionFillSufficient    = "FillSufficient"
 	ConditionRolloutSafe       = "RolloutSafe"
 	ConditionNamesAvailable    = "NamesAvailable"
+	// ConditionCertificateCurrent is only of a pool with TLS.
+	ConditionCertificateCurrent = "CertificateCurrent"
 )
 
 // ConditionAccepted is the condition type of an InferenceTenant.
@@ -20,23 +22,30 @@ const ConditionAccepted = "Accepted"
 // Reasons of conditions. Those of Scaling, CapacityAvailable and FillSufficient come from package scaling,
 // and troubles of pods (ErrImagePull, CrashLoopBackOff, ...) in the kubelet's words.
 const (
-	ReasonServing         = "Serving"
-	ReasonNotServing      = "NotServing"
-	ReasonAllReady        = "AllReady"
-	ReasonNotObserved     = "NotObserved" // the children were applied and not seen yet
-	ReasonStarting        = "Starting"
-	ReasonReporting       = "Reporting"
-	ReasonReportsMissing  = "ReportsMissing"
-	ReasonReportsPartial  = "ReportsPartial"
-	ReasonNamesFree       = "NamesFree"
-	ReasonNameTaken       = "NameTaken"
-	ReasonUnschedulable   = "Unschedulable"
-	ReasonGPULost         = "GPULost"
-	ReasonTierFound       = "TierFound"
-	ReasonTierUnknown     = "TierUnknown"
-	ReasonNoPool          = "NoPool"
-	ReasonKeyDuplicate    = "KeyDuplicate"
-	ReasonApplyFailed     = "ApplyFailed"
+	ReasonServing        = "Serving"
+	ReasonNotServing     = "NotServing"
+	ReasonAllReady       = "AllReady"
+	ReasonNotObserved    = "NotObserved" // the children were applied and not seen yet
+	ReasonStarting       = "Starting"
+	ReasonReporting      = "Reporting"
+	ReasonReportsMissing = "ReportsMissing"
+	ReasonReportsPartial = "ReportsPartial"
+	ReasonNamesFree      = "NamesFree"
+	ReasonNameTaken      = "NameTaken"
+	ReasonUnschedulable  = "Unschedulable"
+	ReasonGPULost        = "GPULost"
+	ReasonTierFound      = "TierFound"
+	ReasonTierUnknown    = "TierUnknown"
+	ReasonNoPool         = "NoPool"
+	ReasonKeyDuplicate   = "KeyDuplicate"
+	ReasonApplyFailed    = "ApplyFailed"
+
+	ReasonCertificateServed   = "CertificateServed"
+	ReasonCertificateMissing  = "CertificateMissing"
+	ReasonCertificateInvalid  = "CertificateInvalid"
+	ReasonCertificateExpired  = "CertificateExpired"
+	ReasonCertificateEndsSoon = "CertificateEndsSoon"
+
 	ReasonHeadroom        = "Headroom"
 	ReasonTooFull         = "TooFull"
 	reasonUnexpectedAdmit = "UnexpectedAdmissionError" // the kubelet's word for a device that is not there
@@ -53,6 +62,7 @@ const (
 	EventNotReady     = "NotReady"
 	EventNoCapacity   = "CapacityMissing"
 	EventRolloutShort = "RolloutOverload"
+	EventCertificate  = "CertificateProblem"
 )
 
 // actionReconcile is the action of every event: what the operator was doing.

@@ -69,6 +69,7 @@ func (r *InferencePoolReconciler) tell(pool *v1alpha1.InferencePool, old, next *
 	r.tellCondition(pool, old, next, ConditionReady, EventReady, EventNotReady)
 	r.tellCondition(pool, old, next, ConditionNamesAvailable, "", EventNameTaken)
 	r.tellCondition(pool, old, next, ConditionCapacityAvailable, "", EventNoCapacity)
+	r.tellCondition(pool, old, next, ConditionCertificateCurrent, "", EventCertificate)
 }
 
 // tellCondition makes an event of a condition that changed; where good is empty, only of one that turned
@@ -83,7 +84,7 @@ func (r *InferencePoolReconciler) tellCondition(pool *v1alpha1.InferencePool, ol
 		if good != "" {
 			r.event(pool, corev1.EventTypeNormal, good, "%s", is.Message)
 		}
-	default:
+	case "False":
 		if was == nil && is.Reason == ReasonNotObserved {
 			return // just created
 		}

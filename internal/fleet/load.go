@@ -46,6 +46,16 @@ type Load struct {
 	Views    map[string]WorkerView // by the worker's pod name or, where a batcher does not know it, IP:port
 
 	UnknownTierTenants []string
+
+	// Certificates are what the gateways of a pool with TLS serve, those that are not Ready included, in the order
+	// of their pods' names.
+	Certificates []Certificate
+}
+
+// Certificate is what one gateway says of its certificate.
+type Certificate struct {
+	Pod string
+	wire.TLSStatus
 }
 
 // Batcher is one batcher's report.
@@ -74,9 +84,17 @@ func (s *Scraper) Load(pool types.NamespacedName, now time.Time) Load {
 	}
 	l.Rounds = p.rounds
 	var service, gap mean
+	ready := 0
 	for _, t := range p.targets {
 		sample := p.pods[t.UID]
 		age := now.Sub(sample.received)
+		if c := sample.last.TLS; c != nil && age <= freshFor {
+			l.Certificates = append(l.Certificates, Certificate{t.Name, *c})
+		}
+		if t.Unready {
+			continue
+		}
+		ready++
 		switch {
 		case sample.received.IsZero() && sample.err == nil:
 			l.Missing = append(l.Missing, t.Name+" (not scraped yet)")
@@ -104,7 +122,7 @@ func (s *Scraper) Load(pool types.NamespacedName, now time.Time) Load {
 		}
 	}
 	l.ServiceTime, l.Gap = service.milliseconds(), gap.milliseconds()
-	l.Complete = l.Sources > 0 && l.Sources+l.Gateways == len(p.targets)
+	l.Complete = l.Sources > 0 && l.Sources+l.Gateways == ready
 	slices.SortFunc(l.Batchers, func(a, b Batcher) int { return strings.Compare(a.Pod, b.Pod) })
 	slices.Sort(l.UnknownTierTenants)
 	l.UnknownTierTenants = slices.Compact(l.UnknownTierTenants)

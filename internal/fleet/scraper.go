@@ -39,6 +39,8 @@ type Target struct {
 	IP   string
 	// Gateway says that it is a standalone gateway: it knows what clients want, and no queue is its own.
 	Gateway bool
+	// Unready is a pod that gets no requests: only its certificate counts.
+	Unready bool
 }
 
 // Fetch reads the report of one target. It must respect ctx.

@@ -171,10 +171,11 @@ func firstLine(s string) string {
 	return s
 }
 
-// Targets are the batchers and standalone gateways to scrape: Ready, not leaving, sorted by name.
-func Targets(batchers, gateways []corev1.Pod) []Target {
-	ts := Serving(batchers)
-	for _, t := range Serving(gateways) {
+// Targets are the batchers and standalone gateways to scrape: Ready, not leaving, sorted by name. With unready also
+// those that run and are not Ready: a gateway without its certificate says so, and nothing else that it says counts.
+func Targets(batchers, gateways []corev1.Pod, unready bool) []Target {
+	ts := running(batchers, unready)
+	for _, t := range running(gateways, unready) {
 		t.Gateway = true
 		ts = append(ts, t)
 	}
@@ -182,12 +183,19 @@ func Targets(batchers, gateways []corev1.Pod) []Target {
 }
 
 // Serving are those of the pods that are Ready and not leaving, sorted by name.
-func Serving(pods []corev1.Pod) []Target {
+func Serving(pods []corev1.Pod) []Target { return running(pods, false) }
+
+func running(pods []corev1.Pod, unready bool) []Target {
 	var ts []Target
 	for i := range pods {
 		p := &pods[i]
-		if c := condition(p, corev1.PodReady); p.DeletionTimestamp == nil && p.Status.PodIP != "" && c != nil && c.Status == corev1.ConditionTrue {
-			ts = append(ts, Target{Name: p.Name, UID: p.UID, IP: p.Status.PodIP})
+		if p.DeletionTimestamp != nil || p.Status.PodIP == "" || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
+			continue
+		}
+		c := condition(p, corev1.PodReady)
+		ready := c != nil && c.Status == corev1.ConditionTrue
+		if ready || unready && p.Status.Phase == corev1.PodRunning {
+			ts = append(ts, Target{Name: p.Name, UID: p.UID, IP: p.Status.PodIP, Unready: !ready})
 		}
 	}
 	slices.SortFunc(ts, func(a, b Target) int { return strings.Compare(a.Name, b.Name) })

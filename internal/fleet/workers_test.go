@@ -104,12 +104,19 @@ func TestOnlyReadyBatchersThatStayAreScraped(t *testing.T) {
 		}
 		return p
 	}
-	got := Targets([]corev1.Pod{
+	pods := []corev1.Pod{
 		pod("d", "10.0.0.4", corev1.ConditionTrue, false), pod("a", "10.0.0.1", corev1.ConditionTrue, false),
 		pod("b", "10.0.0.2", corev1.ConditionFalse, false), pod("c", "10.0.0.3", corev1.ConditionTrue, true),
-		pod("e", "", corev1.ConditionTrue, false),
-	}, []corev1.Pod{pod("g", "10.0.0.7", corev1.ConditionTrue, false), pod("h", "10.0.0.8", corev1.ConditionFalse, false)})
+		pod("e", "", corev1.ConditionTrue, false), pod("f", "10.0.0.6", corev1.ConditionFalse, false),
+	}
+	pods[1].Status.Phase, pods[2].Status.Phase, pods[5].Status.Phase = corev1.PodRunning, corev1.PodRunning, corev1.PodFailed
+	gateways := []corev1.Pod{pod("g", "10.0.0.7", corev1.ConditionTrue, false), pod("h", "10.0.0.8", corev1.ConditionFalse, false)}
+	got := Targets(pods, gateways, false)
 	if len(got) != 3 || got[0].Name != "a" || got[1].Name != "d" || got[2].Name != "g" || got[0].Gateway || got[1].Gateway || !got[2].Gateway {
+		t.Errorf("%+v", got)
+	}
+	got = Targets(pods, nil, true)
+	if len(got) != 3 || got[0].Unready || got[1].Name != "b" || !got[1].Unready || got[2].Name != "d" {
 		t.Errorf("%+v", got)
 	}
 }

@@ -50,6 +50,15 @@ func TestADocumentThatMakesNoSenseIsRefusedByName(t *testing.T) {
 		{"a step that is none", "tiers[1].degrade", func(p *Pool) { p.Tiers[1].Degrade = &Degrade{Yellow: []Step{{Pool: "x"}}} }},
 		{"a step after the answer", "tiers[1].degrade", func(p *Pool) { p.Tiers[1].Degrade = &Degrade{Yellow: []Step{{Answer: "x"}, {MaxTokens: 1}}} }},
 		{"a negative limit", "tiers[1].limits", func(p *Pool) { p.Tiers[1].Limits.TokensPerMinute = -1 }},
+		{"traces to nowhere", "telemetry.traces.endpoint", func(p *Pool) { p.Telemetry = &Telemetry{Traces: &Traces{}} }},
+		{"traces of more than all", "telemetry.traces.samplePercent", func(p *Pool) {
+			p.Telemetry = &Telemetry{Traces: &Traces{Endpoint: "http://c:4318", SamplePercent: 101}}
+		}},
+		{"a log of less than nothing", "telemetry.accessLog.samplePercent", func(p *Pool) { p.Telemetry = &Telemetry{AccessLog: &AccessLog{SamplePercent: -1}} }},
+		{"a negative number of lines", "telemetry.accessLog.linesPerSecond", func(p *Pool) { p.Telemetry = &Telemetry{AccessLog: &AccessLog{LinesPerSecond: -1}} }},
+		{"records elsewhere", "telemetry.usageRecords", func(p *Pool) { p.Telemetry = &Telemetry{UsageRecords: "Kafka"} }},
+		{"tenants otherwise", "telemetry.tenants", func(p *Pool) { p.Telemetry = &Telemetry{Tenants: "Hidden"} }},
+		{"TLS from nowhere", "gateway.tls.directory", func(p *Pool) { p.Gateway.TLS = &TLS{} }},
 		{"no target", "targetPercent", func(p *Pool) { p.TargetPercent = 0 }},
 	} {
 		p := Default()

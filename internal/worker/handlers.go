@@ -2,6 +2,7 @@ package worker
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -30,17 +31,21 @@ var buffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 const keptBuffer = 4 << 20
 
 func (s *Server) handleBatch(w http.ResponseWriter, r *http.Request) {
+	work := s.opt.Tracer.Work(r.Header, time.Now())
 	req, bad := s.readBatch(w, r)
 	if bad != nil {
+		work.End("", 0, 0, bad.Code)
 		s.writeRefusal(w, bad)
 		return
 	}
 	inst, no := s.tryBegin(req.BatchID)
 	if no != nil {
+		work.End(req.BatchID, len(req.Requests), 0, no.Code)
 		s.writeRefusal(w, no)
 		return
 	}
-	out, took, err := s.run(inst, batchOf(req))
+	out, took, err := s.run(work.Context(context.Background()), inst, batchOf(req))
+	work.End(req.BatchID, len(req.Requests), took, failureCode(err))
 	if r.Context().Err() != nil {
 		s.metrics.abandoned.Inc()
 	}
@@ -179,6 +184,14 @@ func writeFailure(w http.ResponseWriter, err error) {
 	default:
 		writeJSON(w, http.StatusBadGateway, wire.Problem{Code: wire.CodeBackend, Message: messageOf(err)})
 	}
+}
+
+// failureCode is the code of a batch that ran, "" for one that succeeded.
+func failureCode(err error) string {
+	if err == nil {
+		return ""
+	}
+	return codeOf(err)
 }
 
 func messageOf(err error) string {

@@ -3,6 +3,8 @@ package worker
 import (
 	"log/slog"
 	"time"
+
+	"sluice.dev/sluice/internal/telemetry"
 )
 
 // Defaults of Options.
@@ -46,6 +48,8 @@ type Options struct {
 	BackoffMin, BackoffMax time.Duration
 	// PredictAPI also serves POST /v1/models/{model}:predict (see predict.go).
 	PredictAPI bool
+	// Tracer makes a span of each batch that comes with the trace of one; nil makes none.
+	Tracer *telemetry.Tracer
 	// Log gets loads, deaths and failed batches. Nil discards.
 	Log *slog.Logger
 }

@@ -47,7 +47,7 @@ func (s *Server) handlePredict(w http.ResponseWriter, r *http.Request) {
 		s.writeRefusal(w, no)
 		return
 	}
-	out, _, err := s.run(inst, Batch{ID: id, Inputs: req.Instances})
+	out, _, err := s.run(r.Context(), inst, Batch{ID: id, Inputs: req.Instances})
 	if r.Context().Err() != nil {
 		s.metrics.abandoned.Inc()
 	}

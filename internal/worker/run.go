@@ -89,9 +89,9 @@ func (s *Server) endLocked() time.Duration {
 }
 
 // run runs a batch that has the slot, and gives the slot back when the GPU is free. The time that it took is
-// the backend's alone.
-func (s *Server) run(inst Instance, b Batch) (Output, time.Duration, error) {
-	ctx, cancel := context.WithTimeoutCause(context.Background(), s.opt.BatchTimeout, errHung(s.opt.BatchTimeout))
+// the backend's alone. A batch runs to its end whatever its caller does: of ctx only a trace is used.
+func (s *Server) run(ctx context.Context, inst Instance, b Batch) (Output, time.Duration, error) {
+	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), s.opt.BatchTimeout, errHung(s.opt.BatchTimeout))
 	defer cancel()
 	out, err := inst.Run(ctx, b)
 	if err == nil {

@@ -42,7 +42,7 @@ func batcherDeployment(pool *v1alpha1.InferencePool, s Settings) (*appsv1ac.Depl
 		component: ComponentBatcher, name: BatcherName(pool.Name), container: ContainerBatcher,
 		image: s.BatcherImage, replicas: s.BatcherReplicas, pod: pool.Spec.Batchers.Pod,
 		ports: []*corev1ac.ContainerPortApplyConfiguration{
-			containerPort(portHTTP, wire.PortPublic), containerPort(portInternal, wire.PortInternal), containerPort(portRelay, wire.PortRelay)},
+			containerPort(portInternal, wire.PortInternal), containerPort(portRelay, wire.PortRelay)},
 	}.deployment(pool)
 }
 
@@ -52,7 +52,7 @@ func gatewayDeployment(pool *v1alpha1.InferencePool, s Settings) (*appsv1ac.Depl
 	return front{
 		component: ComponentGateway, name: GatewayName(pool.Name), container: ContainerGateway,
 		image: s.GatewayImage, replicas: pool.Spec.Gateway.Replicas, pod: pool.Spec.Gateway.Pod,
-		ports: []*corev1ac.ContainerPortApplyConfiguration{containerPort(portHTTP, wire.PortPublic), containerPort(portInternal, wire.PortInternal)},
+		ports: []*corev1ac.ContainerPortApplyConfiguration{containerPort(portInternal, wire.PortInternal)},
 	}.deployment(pool)
 }
 
@@ -74,7 +74,7 @@ func (f front) deployment(pool *v1alpha1.InferencePool) (*appsv1ac.DeploymentApp
 		WithImage(f.image).
 		WithImagePullPolicy(corev1.PullIfNotPresent).
 		WithArgs("--pool="+document).
-		WithPorts(f.ports...).
+		WithPorts(append(publicContainerPorts(pool), f.ports...)...).
 		WithEnv(
 			fieldEnv("POD_NAME", "metadata.name"),
 			fieldEnv("POD_UID", "metadata.uid"),
@@ -88,6 +88,7 @@ func (f front) deployment(pool *v1alpha1.InferencePool) (*appsv1ac.DeploymentApp
 	if r := resources(f.pod, nil); r != nil {
 		container.WithResources(r)
 	}
+	mountCertificate(pool, container)
 	adjustContainer(container, f.pod)
 
 	pod := corev1ac.PodSpec().
@@ -101,6 +102,7 @@ func (f front) deployment(pool *v1alpha1.InferencePool) (*appsv1ac.DeploymentApp
 			spread(pool, f.component, corev1.LabelHostname),
 			spread(pool, f.component, corev1.LabelTopologyZone)).
 		WithContainers(container)
+	withCertificateVolume(pool, pod)
 	adjustPod(pod, f.pod)
 
 	template := corev1ac.PodTemplateSpec().WithLabels(podLabels(pool, f.component, f.pod)).WithSpec(pod)

@@ -22,6 +22,7 @@ func Document(pool *v1alpha1.InferencePool) poolspec.Pool {
 		Batching:      batchingDocument(spec.Batching),
 		Gateway:       gatewayDocument(spec),
 		Zones:         zonesDocument(spec.Zones),
+		Telemetry:     telemetryDocument(spec.Telemetry),
 		MaxWorkers:    int(spec.Workers.MaxReplicas),
 		TargetPercent: int(spec.Scaling.TargetPercent),
 	}
@@ -108,6 +109,9 @@ func gatewayDocument(spec *v1alpha1.InferencePoolSpec) poolspec.Gateway {
 	if h := spec.Gateway.TrustedHeaders; h != nil {
 		g.TrustedCIDRs, g.TenantHeader, g.TierHeader = h.FromCIDRs, h.TenantHeader, h.TierHeader
 	}
+	if t := spec.Gateway.TLS; t != nil {
+		g.TLS = &poolspec.TLS{Directory: tlsDirectory, Plaintext: t.PlainHTTP == v1alpha1.PlainHTTPOpen}
+	}
 	return g
 }
 
@@ -117,5 +121,25 @@ func zonesDocument(z v1alpha1.ZonesSpec) poolspec.Zones {
 		d.YellowBacklog, d.RedBacklog = poolspec.Duration(z.Yellow.Backlog.Duration), poolspec.Duration(z.Red.Backlog.Duration)
 	}
 	d.YellowDepth, d.RedDepth = int(deref(z.Yellow.Depth, 0)), int(deref(z.Red.Depth, 0))
+	return d
+}
+
+func telemetryDocument(t *v1alpha1.TelemetrySpec) *poolspec.Telemetry {
+	if t == nil {
+		return nil
+	}
+	d := &poolspec.Telemetry{}
+	if x := t.Traces; x != nil {
+		d.Traces = &poolspec.Traces{Endpoint: x.Endpoint, SamplePercent: int(deref(x.SamplePercent, 1))}
+	}
+	if x := t.AccessLog; x != nil {
+		d.AccessLog = &poolspec.AccessLog{SamplePercent: int(deref(x.SamplePercent, 100)), LinesPerSecond: int(deref(x.LinesPerSecond, 10))}
+	}
+	if t.UsageRecords == v1alpha1.UsageStdout {
+		d.UsageRecords = poolspec.UsageStdout
+	}
+	if t.Tenants == v1alpha1.TenantsPseudonym {
+		d.Tenants = poolspec.TenantsPseudonym
+	}
 	return d
 }

@@ -18,28 +18,31 @@ import (
 // Names of ports in Services and containers.
 const (
 	portHTTP     = "http"
+	portHTTPS    = "https"
 	portInternal = "internal"
 	portRelay    = "relay"
 	portBatch    = "batch"
 )
 
-// publicService is what clients call: port 80 of the pool's name. It leads to the standalone gateways, or to
-// the batchers with theirs inside.
+// publicService is what clients call: port 80 of the pool's name, or 443 where the pool says TLS. It leads to the
+// standalone gateways, or to the batchers with theirs inside.
 func publicService(pool *v1alpha1.InferencePool, s Settings) *corev1ac.ServiceApplyConfiguration {
 	component := ComponentBatcher
 	if s.ThroughGateways {
 		component = ComponentGateway
 	}
+	spec := corev1ac.ServiceSpec().WithSelector(SelectorLabels(pool.Name, component))
+	for _, p := range publicPorts(pool) {
+		spec.WithPorts(corev1ac.ServicePort().
+			WithName(p.name).
+			WithProtocol(corev1.ProtocolTCP).
+			WithPort(p.service).
+			WithTargetPort(intstr.FromInt32(p.container)))
+	}
 	return corev1ac.Service(pool.Name, pool.Namespace).
 		WithLabels(Labels(pool.Name, ComponentBatcher)).
 		WithOwnerReferences(owner(pool)).
-		WithSpec(corev1ac.ServiceSpec().
-			WithSelector(SelectorLabels(pool.Name, component)).
-			WithPorts(corev1ac.ServicePort().
-				WithName(portHTTP).
-				WithProtocol(corev1.ProtocolTCP).
-				WithPort(80).
-				WithTargetPort(intstr.FromInt32(wire.PortPublic))))
+		WithSpec(spec)
 }
 
 // workersService is headless: batchers watch its EndpointSlices and choose a worker themselves.
@@ -110,7 +113,7 @@ func frontNetworkPolicy(pool *v1alpha1.InferencePool, of string, s Settings) *ne
 		WithPodSelector(selector(pool.Name, of)).
 		WithPolicyTypes(networkingv1.PolicyTypeIngress).
 		WithIngress(
-			networkingv1ac.NetworkPolicyIngressRule().WithPorts(tcp(wire.PortPublic)),
+			publicIngress(pool),
 			networkingv1ac.NetworkPolicyIngressRule().
 				WithPorts(tcp(wire.PortInternal)).
 				WithFrom(component(pool, ComponentBatcher), component(pool, ComponentGateway), operator(s), metricsReaders())))

@@ -130,6 +130,9 @@ func workerArgs(pool *v1alpha1.InferencePool) []string {
 		"--load-timeout=" + (loadFactor * duration(spec.ColdStart)).String(),
 		"--grace=" + workerDrain(pool).String(),
 	}
+	if t := pool.Spec.Telemetry; t != nil && t.Traces != nil {
+		args = append(args, "--otlp-endpoint="+t.Traces.Endpoint)
+	}
 	b := spec.Backend
 	switch b.Type {
 	case v1alpha1.BackendPython:

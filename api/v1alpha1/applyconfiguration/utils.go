@@ -19,6 +19,8 @@ import (
 func ForKind(kind schema.GroupVersionKind) interface{} {
 	switch kind {
 	// Group=inference.sluice.dev, Version=v1alpha1
+	case v1alpha1.SchemeGroupVersion.WithKind("AccessLogSpec"):
+		return &apiv1alpha1.AccessLogSpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("BackendSpec"):
 		return &apiv1alpha1.BackendSpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("BatchersSpec"):
@@ -83,6 +85,8 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &apiv1alpha1.ScalingStatusApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("SimulatedBackend"):
 		return &apiv1alpha1.SimulatedBackendApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("TelemetrySpec"):
+		return &apiv1alpha1.TelemetrySpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("TenantKey"):
 		return &apiv1alpha1.TenantKeyApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("TenantLimits"):
@@ -91,6 +95,10 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &apiv1alpha1.TierApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("TierHours"):
 		return &apiv1alpha1.TierHoursApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("TLSSpec"):
+		return &apiv1alpha1.TLSSpecApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("TracesSpec"):
+		return &apiv1alpha1.TracesSpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("TrustedHeadersSpec"):
 		return &apiv1alpha1.TrustedHeadersSpecApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("Volume"):

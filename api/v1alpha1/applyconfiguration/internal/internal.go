@@ -26,6 +26,17 @@ func Parser() *typed.Parser {
 var parserOnce sync.Once
 var parser *typed.Parser
 var schemaYAML = typed.YAMLObject(`types:
+- name: dev.sluice.sluice.api.v1alpha1.AccessLogSpec
+  map:
+    fields:
+    - name: linesPerSecond
+      type:
+        scalar: numeric
+      default: 10
+    - name: samplePercent
+      type:
+        scalar: numeric
+      default: 100
 - name: dev.sluice.sluice.api.v1alpha1.AuthMode
   scalar: string
 - name: dev.sluice.sluice.api.v1alpha1.BackendSpec
@@ -218,6 +229,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: sharedLimits
       type:
         namedType: dev.sluice.sluice.api.v1alpha1.TenantLimits
+    - name: tls
+      type:
+        namedType: dev.sluice.sluice.api.v1alpha1.TLSSpec
     - name: tokenEncoding
       type:
         namedType: dev.sluice.sluice.api.v1alpha1.TokenEncoding
@@ -280,6 +294,9 @@ var schemaYAML = typed.YAMLObject(`types:
       type:
         namedType: dev.sluice.sluice.api.v1alpha1.ScalingSpec
       default: {}
+    - name: telemetry
+      type:
+        namedType: dev.sluice.sluice.api.v1alpha1.TelemetrySpec
     - name: tiers
       type:
         list:
@@ -443,6 +460,8 @@ var schemaYAML = typed.YAMLObject(`types:
         scalar: string
       default: http://127.0.0.1:8000
 - name: dev.sluice.sluice.api.v1alpha1.ParametersPolicy
+  scalar: string
+- name: dev.sluice.sluice.api.v1alpha1.PlainHTTP
   scalar: string
 - name: dev.sluice.sluice.api.v1alpha1.PodSpec
   map:
@@ -688,6 +707,33 @@ var schemaYAML = typed.YAMLObject(`types:
       default: 0s
 - name: dev.sluice.sluice.api.v1alpha1.StaleSignalPolicy
   scalar: string
+- name: dev.sluice.sluice.api.v1alpha1.TLSSpec
+  map:
+    fields:
+    - name: plainHTTP
+      type:
+        namedType: dev.sluice.sluice.api.v1alpha1.PlainHTTP
+      default: Closed
+    - name: secretName
+      type:
+        scalar: string
+- name: dev.sluice.sluice.api.v1alpha1.TelemetrySpec
+  map:
+    fields:
+    - name: accessLog
+      type:
+        namedType: dev.sluice.sluice.api.v1alpha1.AccessLogSpec
+    - name: tenants
+      type:
+        namedType: dev.sluice.sluice.api.v1alpha1.TenantNames
+      default: Name
+    - name: traces
+      type:
+        namedType: dev.sluice.sluice.api.v1alpha1.TracesSpec
+    - name: usageRecords
+      type:
+        namedType: dev.sluice.sluice.api.v1alpha1.UsageRecords
+      default: false
 - name: dev.sluice.sluice.api.v1alpha1.TenantKey
   map:
     fields:
@@ -706,6 +752,8 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: tokensPerMinute
       type:
         scalar: numeric
+- name: dev.sluice.sluice.api.v1alpha1.TenantNames
+  scalar: string
 - name: dev.sluice.sluice.api.v1alpha1.Tier
   map:
     fields:
@@ -757,6 +805,16 @@ var schemaYAML = typed.YAMLObject(`types:
       default: UTC
 - name: dev.sluice.sluice.api.v1alpha1.TokenEncoding
   scalar: string
+- name: dev.sluice.sluice.api.v1alpha1.TracesSpec
+  map:
+    fields:
+    - name: endpoint
+      type:
+        scalar: string
+    - name: samplePercent
+      type:
+        scalar: numeric
+      default: 1
 - name: dev.sluice.sluice.api.v1alpha1.TrustedHeadersSpec
   map:
     fields:
@@ -774,6 +832,8 @@ var schemaYAML = typed.YAMLObject(`types:
       type:
         scalar: string
       default: Sluice-Tier
+- name: dev.sluice.sluice.api.v1alpha1.UsageRecords
+  scalar: string
 - name: dev.sluice.sluice.api.v1alpha1.Volume
   map:
     fields:

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 
+	"sluice.dev/sluice/internal/telemetry"
 	"sluice.dev/sluice/internal/worker"
 )
 
@@ -73,6 +74,7 @@ func (i *instance) infer(ctx context.Context, b worker.Batch) (worker.Output, er
 		return worker.Output{}, worker.Backendf("%v", err)
 	}
 	call.Header.Set("Content-Type", "application/json")
+	telemetry.Inject(ctx, call.Header)
 	status, answer, err := i.do(call)
 	if err != nil {
 		return worker.Output{}, err

@@ -44,6 +44,9 @@ type GatewaySpecApplyConfiguration struct {
 	SharedLimits *TenantLimitsApplyConfiguration `json:"sharedLimits,omitempty"`
 	// tokenEncoding is how the tokens of a prompt are counted for limits. Unset, 4 bytes count as one.
 	TokenEncoding *apiv1alpha1.TokenEncoding `json:"tokenEncoding,omitempty"`
+	// tls serves the pool's Service over TLS on port 443, HTTP/2 and HTTP/1.1. Unset, the Service is plain HTTP on
+	// port 80.
+	TLS *TLSSpecApplyConfiguration `json:"tls,omitempty"`
 }
 
 // GatewaySpecApplyConfiguration constructs a declarative configuration of the GatewaySpec type for use with
@@ -137,5 +140,13 @@ func (b *GatewaySpecApplyConfiguration) WithSharedLimits(value *TenantLimitsAppl
 // If called multiple times, the TokenEncoding field is set to the value of the last call.
 func (b *GatewaySpecApplyConfiguration) WithTokenEncoding(value apiv1alpha1.TokenEncoding) *GatewaySpecApplyConfiguration {
 	b.TokenEncoding = &value
+	return b
+}
+
+// WithTLS sets the TLS field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the TLS field is set to the value of the last call.
+func (b *GatewaySpecApplyConfiguration) WithTLS(value *TLSSpecApplyConfiguration) *GatewaySpecApplyConfiguration {
+	b.TLS = value
 	return b
 }

@@ -28,6 +28,8 @@ type InferencePoolSpecApplyConfiguration struct {
 	Batchers *BatchersSpecApplyConfiguration `json:"batchers,omitempty"`
 	// gateway says who may call the pool and how large a request may be.
 	Gateway *GatewaySpecApplyConfiguration `json:"gateway,omitempty"`
+	// telemetry says what leaves the data plane about single requests: traces, access log, usage records.
+	Telemetry *TelemetrySpecApplyConfiguration `json:"telemetry,omitempty"`
 }
 
 // InferencePoolSpecApplyConfiguration constructs a declarative configuration of the InferencePoolSpec type for use with
@@ -102,5 +104,13 @@ func (b *InferencePoolSpecApplyConfiguration) WithBatchers(value *BatchersSpecAp
 // If called multiple times, the Gateway field is set to the value of the last call.
 func (b *InferencePoolSpecApplyConfiguration) WithGateway(value *GatewaySpecApplyConfiguration) *InferencePoolSpecApplyConfiguration {
 	b.Gateway = value
+	return b
+}
+
+// WithTelemetry sets the Telemetry field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the Telemetry field is set to the value of the last call.
+func (b *InferencePoolSpecApplyConfiguration) WithTelemetry(value *TelemetrySpecApplyConfiguration) *InferencePoolSpecApplyConfiguration {
+	b.Telemetry = value
 	return b
 }
