@@ -176,6 +176,29 @@ var _ = Describe("scaling", func() {
 		Expect(w.events.events).To(ContainElement(And(HavePrefix(EventRolloutShort), ContainSubstring("1 of 2 workers"))))
 	})
 
+	It("adds batchers by the rate that was measured, and warns when they are too many to fill batches", func(ctx context.Context) {
+		w := begin(ctx, 2, func(s *v1alpha1.InferencePoolSpec) {
+			s.Batchers.MinReplicas, s.Batchers.MaxReplicas, s.Batchers.RequestsPerSecond = 2, 6, 300
+		})
+		w.load(1400, 0) // ceil(1400/300)
+		w.ticks(2, "a")
+		Expect(w.replicas("a-batcher")).To(Equal(int32(5)))
+		Expect(w.pool("a").Status.Batchers.Desired).To(Equal(int32(5)))
+		Expect(w.condition("a", ConditionFillSufficient).Status).To(Equal(metav1.ConditionTrue))
+
+		By("five batchers of 1400/s wait 40 ms for 56 requests in all: none fills a batch of 100")
+		w.observedDeployment("a-batcher", 5)
+		w.reports.load.BatchesPerSecond, w.reports.load.ItemsPerSecond, w.reports.load.BusySeconds = 19, 1400*0.5, 1.9
+		w.ticks(2, "a")
+		Expect(w.condition("a", ConditionFillSufficient)).To(And(HaveField("Status", metav1.ConditionFalse), HaveField("Reason", "TooManyBatchers"),
+			HaveField("Message", And(ContainSubstring("busy 95 %"), ContainSubstring("5 batchers share 1400/s"), ContainSubstring("only 1 can fill")))))
+
+		By("and takes one away a window after the load fell")
+		w.load(700, 0)
+		w.ticks(17, "a")
+		Expect(w.replicas("a-batcher")).To(Equal(int32(4)))
+	})
+
 	It("says that a pool is too full to be rolled before it is, and does not waver", func(ctx context.Context) {
 		w := begin(ctx, 2, nothing) // they carry 2000/s
 		w.load(900, 0)

@@ -86,9 +86,10 @@ func trimPod(obj any) (any, error) {
 	}
 	pod.ManagedFields = nil
 	pod.OwnerReferences = nil
-	pod.Annotations = map[string]string{}
-	if cost, ok := obj.(*corev1.Pod).Annotations[corev1.PodDeletionCost]; ok {
-		pod.Annotations[corev1.PodDeletionCost] = cost
+	cost, marked := pod.Annotations[corev1.PodDeletionCost]
+	pod.Annotations = nil
+	if marked {
+		pod.Annotations = map[string]string{corev1.PodDeletionCost: cost}
 	}
 	pod.Spec = corev1.PodSpec{NodeName: pod.Spec.NodeName}
 	return pod, nil

@@ -30,7 +30,11 @@ type loadReport struct {
 	Tiers []struct {
 		Name string `json:"name"`
 		outcomes
-		Reasons map[string]int `json:"reasons"`
+		Reasons   map[string]int `json:"reasons"`
+		PerSecond []struct {
+			T     int     `json:"t"`
+			P95Ms float64 `json:"p95_ms"`
+		} `json:"per_second"`
 	} `json:"tiers"`
 }
 

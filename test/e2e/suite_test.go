@@ -42,6 +42,7 @@ func TestE2E(t *testing.T) {
 	RegisterFailHandler(Fail)
 	SetDefaultEventuallyTimeout(90 * time.Second)
 	SetDefaultEventuallyPollingInterval(500 * time.Millisecond)
+	EnforceDefaultTimeoutsWhenUsingContexts() // else a context without a deadline means for ever
 	suite, reporter := GinkgoConfiguration()
 	suite.Timeout = 40 * time.Minute
 	RunSpecs(t, "Sluice on a real Kubernetes", suite, reporter)
