@@ -45,7 +45,11 @@ const (
 	maxUnsent = 256 << 20
 	// writeTimeout is how long a write may make no progress.
 	writeTimeout = 2 * time.Second
-	bufferBytes  = 64 << 10
+	// gather is the pause between two writes: frames that come within it leave, and are read, in one system
+	// call. The first after a pause leaves at once. Half a millisecond costs nothing beside a window of 40 ms, and
+	// at 5,000/s it saves most of the reads and writes (a third of the hop's CPU).
+	gather      = 500 * time.Microsecond
+	bufferBytes = 64 << 10
 	// keptBuffer is the largest buffer that is kept for the next frame.
 	keptBuffer = 1 << 20
 )
@@ -144,6 +148,7 @@ func (c *conn) write() {
 			if cap(b) <= keptBuffer {
 				c.spare = b
 			}
+			time.Sleep(gather)
 		}
 	}
 }

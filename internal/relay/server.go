@@ -198,6 +198,8 @@ func (x *session) serve() {
 		}
 		return nil // a kind of a later release
 	})
+	_ = x.conn.Close()
+	<-x.conn.done
 	x.server.log.Info("a gateway's connection ended", "gateway", x.gateway, "why", err)
 }
 
