@@ -81,6 +81,8 @@ func scenarios(long time.Duration) []scenario {
 			limitP95: func() time.Duration { return limit(.95, 5000, 6.5) }, targets: with(atMost("p95_ms", 150))},
 		{name: "gateway10k", about: "10,000/s on 13 workers through a standalone gateway", rate: 10000, workers: 13, gateways: 1, tiers: steady,
 			against: "steady10k", targets: with(atMost("p95_over_steady10k_ms", 10))},
+		{name: "gateway5k", about: "5,000/s on 13 workers through a standalone gateway", rate: 5000, workers: 13, gateways: 1, tiers: steady,
+			against: "steady5k", targets: with(atMost("p95_over_steady5k_ms", 10))},
 		{name: "gateway2k", about: "2,000/s on 13 workers through a standalone gateway", rate: 2000, workers: 13, gateways: 1, tiers: steady,
 			against: "steady2k", targets: with(atMost("p95_over_steady2k_ms", 10))},
 		{name: "crash", about: "70 % load on 4 workers; one is killed in mid-batch, later another hangs", rate: .7 * capacity(4), workers: 4,

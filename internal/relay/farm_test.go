@@ -51,7 +51,7 @@ func newFarm(t *testing.T) *farm {
 			b.kill()
 			b.batcher.Close()
 		}
-		time.Sleep(hop) // writers that gather
+		synctest.Wait()
 	})
 	return f
 }
