@@ -116,9 +116,22 @@ func findGPU(ctx context.Context, interpreter string, needsTorch bool) (gpu, why
 	probe := exec.CommandContext(ctx, interpreter, "-c", "import sys, torch; sys.exit(0 if torch.cuda.is_available() else 'torch.cuda.is_available() is False')")
 	if msg, err := probe.CombinedOutput(); err != nil {
 		lines := strings.Split(strings.TrimSpace(string(msg)), "\n")
-		return "", fmt.Sprintf("%s can't use it: %s", interpreter, orElse(lines[len(lines)-1], reason(err)))
+		why := orElse(lines[len(lines)-1], reason(err))
+		return "", fmt.Sprintf("%s can't use it: %s; %s", interpreter, why, remedy(why))
 	}
 	return gpu, ""
+}
+
+// remedy says what to do when the bundled function can't have the GPU.
+func remedy(why string) string {
+	const own = "or measure your own function: --function module:function --path DIR"
+	switch {
+	case strings.Contains(why, "No module named"):
+		return "install torch for that Python (pip install torch), name one that has it with --interpreter, " + own
+	case strings.Contains(why, "is_available"):
+		return "its torch was built without CUDA, or for a newer driver: install the build for your CUDA version, " + own
+	}
+	return "name a Python 3 with torch by --interpreter, " + own
 }
 
 func reason(err error) string {

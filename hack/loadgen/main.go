@@ -7,6 +7,8 @@ package main
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -48,7 +50,7 @@ func run(args []string) error {
 		maxIn   = fs.Int("max-input-bytes", 64<<10, "cut the inputs of a trace at this length")
 		jsonOut = fs.String("json", "", "write the report as JSON to this file; - for standard output, then the table and the lines go to standard error")
 		quiet   = fs.Bool("quiet", false, "no line every second")
-		expect  = fs.String("expect", "simulated", "the right output for an input: simulated (itself, cut to max_tokens), echo (itself) or upper (ASCII upper case)")
+		expect  = fs.String("expect", "simulated", "the right output for an input: simulated (itself, cut to max_tokens), echo (itself), upper (ASCII upper case) or digest (SHA-256, 200 times over: hexadecimal)")
 	)
 	fs.StringVar(&plan.Path, "path", "", "path of the request (default /v1/inference, or /v1/models/MODEL:predict for instances)")
 	fs.StringVar(&plan.Model, "model", "local", "model that requests name")
@@ -84,8 +86,10 @@ func run(args []string) error {
 	case "echo":
 	case "upper":
 		plan.Expect = func(in string, _ int) string { return upper(in) }
+	case "digest":
+		plan.Expect = func(in string, _ int) string { return digest(in) }
 	default:
-		return fmt.Errorf("expect %q: want simulated, echo or upper", *expect)
+		return fmt.Errorf("expect %q: want simulated, echo, upper or digest", *expect)
 	}
 	for u := range strings.SplitSeq(*urls, ",") {
 		target, err := hostPort(u)
@@ -155,6 +159,18 @@ func write(report *load.Report, jsonOut string, text io.Writer, quiet bool) erro
 		return fmt.Errorf("%d wrong answers", report.Wrong)
 	}
 	return nil
+}
+
+// digestRounds makes a digest cost what a small model would: about 0.1 ms of Python.
+const digestRounds = 200
+
+// digest is what test/e2e/testdata/work.py computes.
+func digest(s string) string {
+	sum := sha256.Sum256([]byte(s))
+	for range digestRounds - 1 {
+		sum = sha256.Sum256(sum[:])
+	}
+	return hex.EncodeToString(sum[:])
 }
 
 func upper(s string) string {

@@ -178,7 +178,7 @@ func (c *Core) aheadInTier(t *Ticket) (own, turns int) {
 	if queued == 0 {
 		return 0, 0
 	}
-	g := c.groups[keyOf(c.mode, t.Params)]
+	g := c.groups[groupKey(c.mode, t)]
 	if g == nil { // parameters of its own: it waits for the turn of its batch
 		return queued, queued
 	}

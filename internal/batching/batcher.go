@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
+
+	"sluice.dev/sluice/internal/wire"
 )
 
 // Runner runs one batch at its worker and says how it ended. It must return when ctx is done, and soon
@@ -34,6 +37,8 @@ type Batcher struct {
 	drained chan struct{} // closed when a Drain may return; nil when nobody waits
 	closed  bool
 	batches sync.WaitGroup
+
+	poison atomic.Bool // some input is remembered: else nobody takes the lock to ask
 }
 
 // NewBatcher returns a Batcher without workers: it answers no_capacity until it has some.
@@ -93,6 +98,16 @@ func (b *Batcher) Shed() {
 	b.mu.Unlock()
 }
 
+// Poisoned answers an input that is known to fail the function, nil for every other: see Core.Poisoned.
+func (b *Batcher) Poisoned(input string, params wire.Parameters) *Error {
+	if !b.poison.Load() {
+		return nil
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.core.Poisoned(time.Now(), input, params)
+}
+
 // pump starts what must leave and arms the timer for what must leave later. The lock is held.
 func (b *Batcher) pump(now time.Time) {
 	for !b.closed {
@@ -135,6 +150,7 @@ func (b *Batcher) run(batch *Batch) {
 	o := b.runner.Run(b.ctx, batch)
 	b.mu.Lock()
 	lost := !b.core.Finish(time.Now(), batch, o)
+	b.poison.Store(len(b.core.poisons.entries) > 0)
 	b.settle()
 	b.mu.Unlock()
 	if lost {

@@ -45,6 +45,9 @@ type Config struct {
 	MaxRetries int
 	// Target is the utilization the window aims at, in (0, 1].
 	Target float64
+	// RememberPoison makes an input that was found to fail the function be answered from memory for a while
+	// (see poison.go). Off for a simulation whose inputs are all alike.
+	RememberPoison bool
 	// ParamsMode is the mode until a worker was asked.
 	ParamsMode string
 	// MaxDepth and MaxBytes bound what waits, exactly. Zero means derived (see FromPool).
@@ -78,6 +81,7 @@ func FromPool(p poolspec.Pool, id string) Config {
 		InferenceTime:    p.Batching.InferenceTime.D(),
 		InferenceTimeout: p.Batching.InferenceTimeout.D(),
 		MaxRetries:       p.Batching.MaxRetries,
+		RememberPoison:   true,
 		Target:           float64(p.TargetPercent) / 100,
 		ParamsMode:       p.Gateway.BackendParameterMode,
 	}

@@ -40,6 +40,7 @@ type Core struct {
 	accounted  int64
 	blocked    bool // due, but no idle worker may take it: a second attempt waits for another worker
 
+	poisons   poisons
 	est       estimator
 	offered   rate // all tiers
 	wanted    rate // interactive tiers
@@ -55,6 +56,7 @@ type Core struct {
 	busy      time.Duration
 	wasted    uint64
 	retries   uint64
+	proved    bool // the function has answered a batch
 	firstTime bool
 }
 
@@ -66,6 +68,7 @@ func NewCore(cfg Config, done func(*Ticket)) *Core {
 		groups: map[paramKey]*group{},
 		tiers:  make([]tier, len(cfg.Tiers)), quota: make([]int, len(cfg.Tiers)),
 		freshUntil: math.MinInt64, firstTime: true,
+		poisons: newPoisons(cfg.RememberPoison),
 	}
 	c.urgent.pos, c.expiry.pos = urgentPos, expiryPos
 	c.est.prior = int64(cfg.InferenceTime + copies)
@@ -115,6 +118,13 @@ func (c *Core) Enqueue(now time.Time, t *Ticket) *Error {
 		t.deadline = min(t.deadline, int64(t.Deadline.Sub(c.epoch)))
 	}
 	t.effective = max(t.deadline, t.arrival+2*c.est.p50())
+	if p := c.poisons.find(at, &t.Request); p != nil {
+		if p.serving(at) { // no load: nothing is lost with it, and nothing would be won by more workers
+			tier.counts.Failed++
+			return c.poisons.refusal(at, p)
+		}
+		t.suspect = p.key
+	}
 	c.offered.add(at)
 	tier.offered.add(at)
 	if !tier.Background {

@@ -88,7 +88,7 @@ func TestGuiltIsClaimedOnlyForWhatFailedAlone(t *testing.T) {
 	var all []*Ticket
 	submit := func(n int, patience time.Duration) {
 		for i := range n {
-			all = append(all, w.submit(Request{ID: fmt.Sprint(i), Deadline: w.now.Add(patience)}))
+			all = append(all, w.submit(Request{ID: fmt.Sprint(i), Input: fmt.Sprint("input ", i), Deadline: w.now.Add(patience)}))
 		}
 		w.settle()
 	}

@@ -21,8 +21,9 @@ type Batch struct {
 	// Timeout is how long the batch may take.
 	Timeout time.Duration
 
-	at     int64
-	worker *worker
+	at      int64
+	worker  *worker
+	suspect bool // it holds one input only, a suspected one
 }
 
 // window returns how long the oldest request waits for company while a worker is idle:
@@ -150,7 +151,7 @@ func (c *Core) Next(now time.Time) *Batch {
 			return nil
 		}
 		var b *Batch
-		before := c.depth
+		before, diverted := c.depth, c.poisons.diverted
 		c.candidates(at, func(w *worker) bool {
 			b = c.fill(at, g, w)
 			return b == nil && g.total > 0
@@ -158,7 +159,7 @@ func (c *Core) Next(now time.Time) *Batch {
 		if b != nil {
 			return b
 		}
-		if c.depth == before {
+		if c.depth == before && c.poisons.diverted == diverted {
 			c.blocked = true
 			return nil
 		}
@@ -228,6 +229,7 @@ func (c *Core) newBatch(at int64, g *group, w *worker) *Batch {
 		b = &Batch{Tickets: make([]*Ticket, 0, c.cfg.MaxSize)}
 	}
 	b.at, b.worker, b.Worker = at, w, w.Addr
+	b.suspect = g.key.suspect != 0
 	b.Params, b.PerItem = g.key.parameters(), c.mode == ParamsItem
 	return b
 }
@@ -281,6 +283,7 @@ func (c *Core) take(at int64, g *group, i, n int, thin *int, b *Batch) {
 		case hopeless > t.deadline:
 			c.unlink(t)
 			c.finish(t, &Error{Cause: Expired, Detail: "no time was left for a second attempt"})
+		case c.divert(at, t):
 		case t.avoid == b.Worker && c.live > 1:
 		default:
 			c.board(t, b)
@@ -296,6 +299,9 @@ func (c *Core) take(at int64, g *group, i, n int, thin *int, b *Batch) {
 		if hopeless > t.deadline {
 			c.unlink(t)
 			c.finish(t, &Error{Cause: Expired, Detail: "the request could not be finished before its deadline"})
+			continue
+		}
+		if c.divert(at, t) {
 			continue
 		}
 		c.board(t, b)

@@ -69,7 +69,7 @@ func (c *Core) Finish(now time.Time, b *Batch, o Outcome) (live bool) {
 	}
 	switch o.Kind {
 	case Answered:
-		w.streak = 0
+		w.streak, c.proved = 0, true
 		c.est.add(at, elapsed, len(b.Tickets), c.cfg.MaxSize)
 	case TimedOut:
 		c.est.add(at, elapsed, len(b.Tickets), c.cfg.MaxSize)
@@ -82,13 +82,22 @@ func (c *Core) Finish(now time.Time, b *Batch, o Outcome) (live bool) {
 		c.holdBack(at, w)
 	}
 	c.workersChanged()
-	alone := len(b.Tickets) == 1
+	alone := len(b.Tickets) == 1 || b.suspect
+	doomed := 0
+	c.poisons.batch++
+	if o.Kind == Raised || o.Kind == Crashed || o.Kind == TimedOut {
+		for _, t := range b.Tickets {
+			if c.spent(at, t) {
+				doomed++
+			}
+		}
+	}
 	for k, t := range b.Tickets {
 		switch o.Kind {
 		case Answered:
 			c.answer(at, t, b, &o.Results[k])
 		case Raised, Crashed, TimedOut:
-			c.again(at, t, w, alone, o.Detail)
+			c.again(at, t, w, verdict{o.Kind, alone, doomed, o.Detail})
 		default:
 			c.back(t)
 		}
@@ -115,6 +124,16 @@ func (c *Core) holdBack(at int64, w *worker) {
 			return
 		}
 	}
+}
+
+// innocent says that w, on which t failed, did not fail with others just before. (A worker whose GPU is
+// broken, or a function that fails for the world's sake, must not make a poison of whatever they meet.)
+func (w *worker) innocent(t *Ticket) bool {
+	own := 1
+	if t.avoid == w.Addr { // the only worker: both failures are t's
+		own = 2
+	}
+	return w.streak <= own
 }
 
 // mismatch says how results differ from what was asked: never is an answer given to another request.
@@ -144,6 +163,7 @@ func (c *Core) answer(at int64, t *Ticket, b *Batch, r *wire.Result) {
 	case t.abandoned:
 		c.finish(t, &Error{Cause: Cancelled})
 	case r.Status == wire.StatusError:
+		c.poisons.convict(at, t, r.Error, false, false) // it costs its own slot and nobody else's
 		c.finish(t, &Error{Cause: InputFailed, Detail: r.Error})
 	default:
 		t.Result = Result{
@@ -153,23 +173,42 @@ func (c *Core) answer(at int64, t *Ticket, b *Batch, r *wire.Result) {
 		if r.Usage != nil {
 			t.Result.Usage = *r.Usage
 		}
+		c.poisons.clear(t)
 		c.finish(t, nil)
 	}
 }
 
+// verdict is what a failed batch says of each of its requests.
+type verdict struct {
+	kind   Kind
+	alone  bool // only this input was in it
+	doomed int  // how many of it failed for good
+	detail string
+}
+
+// spent says that t, whose batch has failed, has no attempt left or no time for one.
+func (c *Core) spent(at int64, t *Ticket) bool {
+	return t.attempts+1 > c.cfg.MaxRetries || at+c.est.p50()+c.est.gap() > t.deadline
+}
+
 // again puts t back for a second attempt, by itself, if it has one left and time for it.
-func (c *Core) again(at int64, t *Ticket, w *worker, alone bool, detail string) {
+func (c *Core) again(at int64, t *Ticket, w *worker, v verdict) {
+	spent, repeated := c.spent(at, t), v.alone && c.poisons.repeated(t)
+	c.poisons.failed(at, t, spent, v.doomed)
 	t.attempts++
 	switch {
 	case t.abandoned:
 		c.wasted++
 		c.finish(t, &Error{Cause: Cancelled})
-	case t.attempts > c.cfg.MaxRetries && t.attempts > 1 && alone:
-		c.finish(t, &Error{Cause: InputFailed, Detail: "failed twice, the second time alone: " + detail})
-	case t.attempts > c.cfg.MaxRetries:
+	case repeated || v.alone && t.attempts > c.cfg.MaxRetries && t.attempts > 1:
+		c.poisons.convict(at, t, v.detail, c.proved && w.innocent(t), v.kind != Raised)
+		c.finish(t, &Error{Cause: InputFailed, Detail: "failed again, this time alone: " + v.detail})
+	case spent:
+		detail := v.detail
+		if t.attempts <= c.cfg.MaxRetries {
+			detail = "no time for a second attempt after: " + detail
+		}
 		c.finish(t, &Error{Cause: SecondFailure, Detail: detail})
-	case at+c.est.p50()+c.est.gap() > t.deadline:
-		c.finish(t, &Error{Cause: SecondFailure, Detail: "no time for a second attempt after: " + detail})
 	default:
 		t.retry, t.avoid = true, w.Addr
 		c.retries++

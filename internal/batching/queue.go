@@ -133,7 +133,7 @@ func (q *tierQueue) dropFlow(f *flow) {
 
 // push puts t into the queues, where its age belongs.
 func (c *Core) push(t *Ticket) {
-	key := keyOf(c.mode, t.Params)
+	key := groupKey(c.mode, t)
 	g := c.groups[key]
 	if g == nil {
 		g = &group{key: key, tiers: make([]tierQueue, len(c.tiers)), fullPos: -1}

@@ -177,11 +177,11 @@ func (w *world) checkOrder(b *Batch, credit []float64) {
 		if t.retry && t.avoid == b.Worker && w.core.live > 1 {
 			w.problem("%s is tried again where it failed", t.ID)
 		}
-		if want := keyOf(w.core.mode, t.Params).parameters(); !equalParams(b.Params, want) {
+		if want := groupKey(w.core.mode, t).parameters(); !equalParams(b.Params, want) {
 			w.problem("%s shares a batch with other parameters", t.ID)
 		}
 	}
-	g := w.core.groups[keyOf(w.core.mode, b.Tickets[0].Params)]
+	g := w.core.groups[groupKey(w.core.mode, b.Tickets[0])]
 	if g == nil {
 		return
 	}

@@ -35,6 +35,10 @@ type Snapshot struct {
 	Wasted  uint64 // items run whose client no longer waited
 	Retries uint64 // requests requeued for a second attempt
 
+	Poisoned      uint64 // requests answered input_failed after an attempt
+	PoisonRefused uint64 // and those from memory, without one
+	LatestPoison  string // why the latest of them failed
+
 	// Workers in this batcher's order of preference.
 	Workers []wire.WorkerView
 	// ParamsMode is how the backend takes parameters, as the workers say.
@@ -70,6 +74,7 @@ func (c *Core) Snapshot(now time.Time) Snapshot {
 		ServiceP50:     time.Duration(c.est.p50()), ServiceP99: time.Duration(c.est.p99()),
 		Gap:     time.Duration(c.est.gap()),
 		Batches: c.batches, Items: c.items, Busy: c.busy, Wasted: c.wasted, Retries: c.retries,
+		Poisoned: c.poisons.convictions, PoisonRefused: c.poisons.refused, LatestPoison: c.poisons.latest,
 		ParamsMode: c.mode,
 		Tiers:      make([]TierSnapshot, len(c.tiers)),
 		Workers:    make([]wire.WorkerView, 0, len(c.workers)),

@@ -27,6 +27,7 @@ type Ticket struct {
 	attempts  int
 	retry     bool   // queued for a second attempt
 	avoid     string // address of the worker that failed it
+	suspect   uint64 // its key among the poisons while it is suspected, else 0
 
 	// Times are nanoseconds since the Core's epoch.
 	arrival, enqueued, deadline int64
@@ -51,12 +52,21 @@ func (t *Ticket) Reset() {
 // bytes is what the ticket counts against the bound on bytes.
 func (t *Ticket) bytes() int64 { return int64(len(t.Input)) }
 
-// paramKey is what must agree in a batch when the backend takes parameters per batch.
+// paramKey is what must agree in a batch: parameters, when the backend takes them per batch, and the input
+// where it is suspected to be a poison.
 type paramKey struct {
+	suspect         uint64
 	hasMax, hasTemp bool
 	maxTokens       int
 	temperature     float64
 	set             wire.Switch
+}
+
+// groupKey is the key of the group that t waits in.
+func groupKey(mode string, t *Ticket) paramKey {
+	k := keyOf(mode, t.Params)
+	k.suspect = t.suspect
+	return k
 }
 
 func keyOf(mode string, p wire.Parameters) paramKey {

@@ -51,6 +51,7 @@ func (w *worker) live() bool {
 // one that left while it runs a batch of ours finishes it.
 func (c *Core) SetWorkers(now time.Time, ids []WorkerID) {
 	at := c.at(now)
+	c.poisons.workers(ids)
 	known := map[string]*worker{}
 	for _, w := range c.workers {
 		known[w.Addr] = w

@@ -57,6 +57,7 @@ var policies = []struct {
 	{ConditionFillSufficient, fillSufficient, true},
 	{ConditionRolloutSafe, rolloutSafe, true},
 	{ConditionCertificateCurrent, certificateCurrent, true},
+	{ConditionColdStart, coldStartInBudget, false},
 }
 
 // judge sets all conditions of a pool; LastTransitionTime moves only when a status does.
@@ -148,16 +149,16 @@ func capacityAvailable(v view) verdict {
 	d := v.plan.decision
 	for _, w := range v.seen.workers {
 		if w.Phase == fleet.WorkerReady && w.Trouble == fleet.TroubleGPUUnhealthy {
-			return no(ReasonGPULost, "GPU lost: %s of worker %s is unhealthy (%s): repair or drain its node", v.pool.Spec.Workers.GPU.ResourceName, w.Name, w.Detail)
+			return no(ReasonGPULost, "GPU lost: %s of worker %s is unhealthy (%s): repair or drain its node", needs(v.pool), w.Name, w.Detail)
 		}
 	}
 	if !d.CapacityAvailable {
 		for _, w := range v.seen.workers {
 			if w.Phase == fleet.WorkerUnschedulable && w.Detail != "" {
-				return no(d.CapacityReason, "%s (%s). The scheduler says: %s", d.CapacityMessage, v.pool.Spec.Workers.GPU.ResourceName, w.Detail)
+				return no(d.CapacityReason, "%s (%s). The scheduler says: %s", d.CapacityMessage, needs(v.pool), w.Detail)
 			}
 		}
-		return no(d.CapacityReason, "%s (%s)", d.CapacityMessage, v.pool.Spec.Workers.GPU.ResourceName)
+		return no(d.CapacityReason, "%s (%s)", d.CapacityMessage, needs(v.pool))
 	}
 	return yes(d.CapacityReason, "%s", d.CapacityMessage)
 }

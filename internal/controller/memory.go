@@ -29,6 +29,7 @@ type memory struct {
 	// verified says of each child which version was found to be as it should be.
 	verified map[childKey]verified
 	removal  *removal
+	poison   poisonMemory
 	// rolling says that the workers were being rolled at the last look.
 	rolling bool
 }

@@ -12,6 +12,7 @@ const (
 	ConditionFillSufficient    = "FillSufficient"
 	ConditionRolloutSafe       = "RolloutSafe"
 	ConditionNamesAvailable    = "NamesAvailable"
+	ConditionColdStart         = "ColdStartInBudget"
 	// ConditionCertificateCurrent is only of a pool with TLS.
 	ConditionCertificateCurrent = "CertificateCurrent"
 )
@@ -46,6 +47,10 @@ const (
 	ReasonCertificateExpired  = "CertificateExpired"
 	ReasonCertificateEndsSoon = "CertificateEndsSoon"
 
+	ReasonNotMeasured  = "NotMeasured"
+	ReasonWithinBudget = "WithinBudget"
+	ReasonOverBudget   = "OverBudget"
+
 	ReasonHeadroom        = "Headroom"
 	ReasonTooFull         = "TooFull"
 	reasonUnexpectedAdmit = "UnexpectedAdmissionError" // the kubelet's word for a device that is not there
@@ -63,6 +68,7 @@ const (
 	EventNoCapacity   = "CapacityMissing"
 	EventRolloutShort = "RolloutOverload"
 	EventCertificate  = "CertificateProblem"
+	EventPoisoned     = "PoisonedInput"
 )
 
 // actionReconcile is the action of every event: what the operator was doing.

@@ -36,6 +36,7 @@ func (r *InferencePoolReconciler) report(ctx context.Context, pool *v1alpha1.Inf
 	}
 	r.checkRemoval(pool, seen, m)
 	r.checkRollout(pool, seen, p, m)
+	r.checkPoison(pool, seen, m)
 	return nil
 }
 

@@ -60,22 +60,15 @@ func workersStatus(v view) v1alpha1.WorkersStatus {
 		Summary: fmt.Sprintf("%d/%d", o.Ready, v.plan.decision.Desired),
 		Desired: int32(v.plan.decision.Desired),
 		Ready:   int32(o.Ready), Starting: int32(o.Starting), Unschedulable: int32(o.Unschedulable), Draining: int32(o.Draining),
-		Image:     v.plan.settings.WorkerImage,
-		ColdStart: v.pool.Status.Workers.ColdStart,
+		Image: v.plan.settings.WorkerImage,
 	}
-	var newest fleet.Worker
 	for _, pod := range v.seen.workers {
 		if pod.Phase != fleet.WorkerDraining && pod.Phase != fleet.WorkerEnded {
 			w.Replicas++
 		}
-		// A worker that lost its readiness and found it again tells nothing of a cold start: only one that
-		// was Ready in time counts.
-		if pod.Phase == fleet.WorkerReady && pod.Created.After(newest.Created) && pod.ColdStart <= 2*v.pool.Spec.Workers.ColdStart.Duration {
-			newest = pod
-		}
 	}
-	if newest.ColdStart > 0 {
-		w.ColdStart = &metav1.Duration{Duration: newest.ColdStart.Round(time.Second)}
+	if d := measuredColdStart(v); d > 0 {
+		w.ColdStart = &metav1.Duration{Duration: d}
 	}
 	return w
 }

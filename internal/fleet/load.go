@@ -58,12 +58,20 @@ type Certificate struct {
 	wire.TLSStatus
 }
 
+// Poison is what one batcher found out about inputs that fail the function.
+type Poison struct {
+	Start  string // of the batcher's process: its count begins anew with each
+	Count  uint64 // requests answered so after an attempt
+	Latest string // why the latest failed
+}
+
 // Batcher is one batcher's report.
 type Batcher struct {
 	Pod    string
 	UID    types.UID
 	Age    time.Duration
 	Lambda float64 // requests/s offered to it, by clients or standalone gateways
+	Poison Poison
 }
 
 // WorkerView is how the batchers, all together, see a worker.
@@ -114,7 +122,8 @@ func (s *Scraper) Load(pool types.NamespacedName, now time.Time) Load {
 			continue
 		}
 		l.Sources++
-		l.Batchers = append(l.Batchers, Batcher{Pod: t.Name, UID: t.UID, Age: age, Lambda: sample.rates.offered + sample.rates.relayed})
+		l.Batchers = append(l.Batchers, Batcher{Pod: t.Name, UID: t.UID, Age: age, Lambda: sample.rates.offered + sample.rates.relayed,
+			Poison: Poison{Start: sample.last.StartID, Count: sample.last.Poisoned, Latest: sample.last.LatestPoison}})
 		l.add(sample)
 		if n := sample.last.ServiceSamples; n >= measured {
 			service.add(sample.last.ServiceP50Ms, float64(n))

@@ -15,6 +15,7 @@ import (
 	"sluice.dev/sluice/internal/batching"
 	"sluice.dev/sluice/internal/poolspec"
 	"sluice.dev/sluice/internal/quota"
+	"sluice.dev/sluice/internal/wire"
 	"sluice.dev/sluice/internal/zone"
 )
 
@@ -27,6 +28,12 @@ type Engine interface {
 
 // shedCounter is an Engine that wants to know of requests that the zone refused: they are part of its load.
 type shedCounter interface{ Shed() }
+
+// poisonKeeper is an Engine that remembers inputs which fail the function.
+type poisonKeeper interface {
+	// Poisoned returns why an input is not tried, nil for nearly every one. It is called for each request.
+	Poisoned(input string, params wire.Parameters) *batching.Error
+}
 
 // Quota keeps the tenants' limits. Both methods are safe for concurrent use.
 type Quota interface {

@@ -34,6 +34,8 @@ const (
 	metricBusy        = "sluice_worker_busy_seconds_total"
 	metricWasted      = "sluice_wasted_items_total"
 	metricRetries     = "sluice_batch_retries_total"
+	metricPoisoned    = "sluice_poisoned_requests_total"
+	metricPoisonKnown = "sluice_poisoned_refusals_total"
 	metricZone        = "sluice_zone"
 	metricAdmit       = "sluice_admit_ratio"
 	metricSignalStale = "sluice_zone_signal_stale"
@@ -119,6 +121,8 @@ var (
 	descBusy        = desc(metricBusy, "Time that workers ran this batcher's batches.")
 	descWasted      = desc(metricWasted, "Requests that ran although nobody waited any more.")
 	descRetries     = desc(metricRetries, "Requests requeued for a second attempt.")
+	descPoisoned    = desc(metricPoisoned, "Requests whose input was found to fail the function: 422 after an attempt.")
+	descPoisonKnown = desc(metricPoisonKnown, "Requests whose input is known to fail the function: 422 without an attempt.")
 	descZone        = desc(metricZone, "1 for the zone that is applied now.", "zone")
 	descAdmit       = desc(metricAdmit, "Part of a tier's requests that the zone admits, 0 to 1.", "tier")
 	descStale       = desc(metricSignalStale, "1 when the operator has not been heard for 10 s.")
@@ -174,6 +178,8 @@ func collectEngine(s batching.Snapshot, gauge, counter func(d *prometheus.Desc, 
 	counter(descBusy, s.Busy.Seconds())
 	counter(descWasted, float64(s.Wasted))
 	counter(descRetries, float64(s.Retries))
+	counter(descPoisoned, float64(s.Poisoned))
+	counter(descPoisonKnown, float64(s.PoisonRefused))
 	states := map[string]int{}
 	for _, w := range s.Workers {
 		states[w.State]++

@@ -26,6 +26,7 @@ var pipeline = []step{
 	{"identity", (*Gateway).identify},     // tenant, tier, limits
 	{"body", (*Gateway).readBody},         // validity of the JSON
 	{"call", (*Gateway).checkCall},        // validity of what it asks for
+	{"poison", (*Gateway).checkPoison},    // an input that is known to fail is no load and costs no quota
 	{"limits", (*Gateway).reserveQuota},   // requests and tokens per minute: the tenant's, its tier's, the pool's
 	{"hours", (*Gateway).checkHours},      // an Internal tier's window
 	{"zone", (*Gateway).checkZone},        // the worse of the fleet's zone and this gateway's own
@@ -116,6 +117,17 @@ func (g *Gateway) readBody(x *exchange) *refusal {
 	var r *refusal
 	x.call, r = x.codec.decode(buf.Bytes())
 	return r
+}
+
+// checkPoison answers an input that is known to fail the function, before it counts as load: a flood of one
+// poison must not make the pool shed or grow.
+func (g *Gateway) checkPoison(x *exchange) *refusal {
+	if k, ok := g.engine.(poisonKeeper); ok {
+		if e := k.Poisoned(x.call.input, x.call.params); e != nil {
+			return refuse(Reason(e.Cause), "%s", e.Detail)
+		}
+	}
+	return nil
 }
 
 // setExpiry fixes the deadline.

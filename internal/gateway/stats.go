@@ -49,6 +49,7 @@ func (g *Gateway) stats(now time.Time) wire.Stats {
 		ServiceSamples: snap.ServiceSamples, ServiceP50Ms: ms(snap.ServiceP50), ServiceP99Ms: ms(snap.ServiceP99), GapMs: ms(snap.Gap),
 		Batches: snap.Batches, Items: snap.Items, BusyMs: uint64(snap.Busy.Milliseconds()), Wasted: snap.Wasted,
 		Workers: snap.Workers, Zone: string(v.zone), ZoneReason: v.reason,
+		Poisoned: snap.Poisoned, PoisonRefused: snap.PoisonRefused, LatestPoison: snap.LatestPoison,
 		UnknownTierTenants: g.strays.list(now),
 	}
 	if g.cert != nil {

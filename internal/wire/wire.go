@@ -195,6 +195,12 @@ type Stats struct {
 	BusyMs  uint64 `json:"busy_ms"` // time that workers ran this batcher's batches
 	Wasted  uint64 `json:"wasted"`  // items run whose client no longer waited
 
+	// Poisoned counts requests whose input was found to fail the function, PoisonRefused those that were
+	// answered so from memory, and LatestPoison says why the latest of the former failed.
+	Poisoned      uint64 `json:"poisoned,omitempty"`
+	PoisonRefused uint64 `json:"poison_refused,omitempty"`
+	LatestPoison  string `json:"latest_poison,omitempty"`
+
 	Workers []WorkerView `json:"workers"`
 
 	// Zone is the zone that this gateway applies now: the worse of the fleet's and its own.

@@ -86,9 +86,15 @@ type load struct{ ns, pod string }
 // startLoad starts the schedule (see hack/loadgen) against a pool's Service and returns once it runs.
 func startLoad(ctx context.Context, ns, pool, schedule string, tiers ...tierLoad) load {
 	GinkgoHelper()
+	return startLoadOf(ctx, ns, pool, schedule, "simulated", tiers...)
+}
+
+// startLoadOf is startLoad for a function whose right output the load generator knows under a name (--expect).
+func startLoadOf(ctx context.Context, ns, pool, schedule, expect string, tiers ...tierLoad) load {
+	GinkgoHelper()
 	var service corev1.Service
 	Expect(env.client.Get(ctx, types.NamespacedName{Namespace: ns, Name: pool}, &service)).To(Succeed())
-	args := []string{"--url", "http://" + service.Spec.ClusterIP, "--model", pool, "--phase", schedule, "--json", "-", "--quiet"}
+	args := []string{"--url", "http://" + service.Spec.ClusterIP, "--model", pool, "--phase", schedule, "--expect", expect, "--json", "-", "--quiet"}
 	for _, t := range tiers {
 		args = append(args, "--tier", fmt.Sprintf("%s=%d,key=%s", t.name, t.weight, t.key))
 	}

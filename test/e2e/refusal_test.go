@@ -2,12 +2,14 @@ package e2e
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"strings"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -98,6 +100,39 @@ var _ = Describe("bad input", func() {
 			HaveField("Message", ContainSubstring("example.com/tpu")),
 		))
 		Expect(workerPods(ctx, ns, "nogpu")).To(HaveLen(1))
+	})
+
+	It("a pool whose workers claim a device by DRA gets its pods, and a condition that names the claim while no driver offers one", func(ctx context.Context) {
+		ns := newNamespace(ctx)
+		class := "sluice-e2e-" + ns[len(ns)-5:]
+		DeferCleanup(func(ctx context.Context) {
+			_, _ = kubectl(ctx, "", "delete", "deviceclass", class, "--ignore-not-found")
+		})
+		apply(ctx, ns, fmt.Sprintf(`apiVersion: resource.k8s.io/v1
+kind: DeviceClass
+metadata: {name: %[1]s}
+spec: {selectors: [{cel: {expression: 'device.driver == "gpu.example.com"'}}]}
+---
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaimTemplate
+metadata: {name: gpu}
+spec: {spec: {devices: {requests: [{name: gpu, exactly: {deviceClassName: %[1]s}}]}}}
+`, class))
+		pool := strings.Replace(poolYAML("claims", 1, 2, ""), "    pod: {resources", "    gpu: {count: 0}\n    pod: {resourceClaims: [{name: gpu, resourceClaimTemplateName: gpu}], resources", 1)
+		apply(ctx, ns, strings.Replace(pool, "coldStart: 20s", "coldStart: 5s", 1))
+		Eventually(func() []corev1.Pod { return workerPods(ctx, ns, "claims") }).WithContext(ctx).Should(HaveLen(1))
+		pod := workerPods(ctx, ns, "claims")[0]
+		Expect(pod.Spec.ResourceClaims).To(HaveLen(1))
+		Expect(pod.Spec.Containers[0].Resources.Claims).To(HaveLen(1))
+		Eventually(func() string {
+			out, _ := kubectl(ctx, "", "-n", ns, "get", "resourceclaims", "-o", "jsonpath={.items[*].metadata.ownerReferences[0].name}")
+			return out
+		}).WithContext(ctx).Should(Equal(pod.Name), "the claim of the template was made for the pod")
+		Eventually(func() metav1.Condition { return condition(ctx, ns, "claims", "CapacityAvailable") }).WithContext(ctx).Should(And(
+			HaveField("Status", metav1.ConditionFalse),
+			HaveField("Message", ContainSubstring("a resource claim of the template gpu")),
+			HaveField("Message", ContainSubstring("cannot allocate all claims")),
+		))
 	})
 
 	It("two pools that claim one name: the second says so and leaves the first alone", func(ctx context.Context) {

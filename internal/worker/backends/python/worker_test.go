@@ -6,7 +6,10 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -107,5 +110,54 @@ func TestWorkerIsReadyOnlyWhenTheFunctionWorks(t *testing.T) {
 	}
 	if st := s.State(); st.State != wire.WorkerFailed || !strings.Contains(st.Message, "RuntimeError: no GPU") {
 		t.Errorf("state %+v, want failed with the exception", st)
+	}
+}
+
+// No caller can stop a function that runs: the worker is busy until it is over, whoever still listens.
+func TestACallerThatHangsUpLeavesTheFunctionRunning(t *testing.T) {
+	c, _ := module(t, `
+def f(inputs):
+    if inputs[0].startswith("/"):
+        with open(inputs[0]) as gate: gate.read()
+    return ["done"] * len(inputs)
+`)
+	gate := filepath.Join(t.TempDir(), "gate")
+	if err := syscall.Mkfifo(gate, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := startWorker(t, c, worker.Options{BatchTimeout: time.Minute})
+	untilIdle(s)
+	body, err := json.Marshal(wire.BatchRequest{BatchID: "b1", Requests: []wire.Item{{RequestID: "r", Input: gate}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, hangUp := context.WithCancel(t.Context())
+	over := make(chan struct{})
+	go func() {
+		s.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(ctx, http.MethodPost, wire.PathBatch, bytes.NewReader(body)))
+		close(over)
+	}()
+	w, err := os.OpenFile(gate, os.O_WRONLY, 0) // returns once the function reads
+	if err != nil {
+		t.Fatal(err)
+	}
+	hangUp()
+	status, answer := send(t, s, "b2", "a")
+	var p wire.Problem
+	if err := json.Unmarshal([]byte(answer), &p); err != nil || status != http.StatusConflict || p.Code != wire.CodeBusy || p.RetryAfterMs <= 0 {
+		t.Errorf("while the function runs: %d %s, want 409 busy with the milliseconds left", status, answer)
+	}
+	if status, answer = send(t, s, "b1", gate); status != http.StatusConflict || !strings.Contains(answer, wire.CodeDuplicate) {
+		t.Errorf("the same batch again: %d %s, want 409 duplicate", status, answer)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	<-over
+	if status, answer = send(t, s, "b2", "a"); status != http.StatusOK || answer != "done" {
+		t.Errorf("once it is over: %d %s", status, answer)
+	}
+	if n := s.State().Batches; n != 2 {
+		t.Errorf("%d batches were finished, want 2: the abandoned one too", n)
 	}
 }

@@ -3,6 +3,8 @@ package simulated
 import (
 	"context"
 	"errors"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -160,4 +162,36 @@ func TestCheck(t *testing.T) {
 	if err := (Config{FailPermille: 500, CrashPermille: 400, HangPermille: 100, JitterPercent: 100}).Check(); err != nil {
 		t.Error(err)
 	}
+}
+
+func TestACallerThatHangsUpLeavesTheSimulatedGPUBusy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := worker.New(New(Config{ServiceTime: 100 * time.Millisecond}), worker.Options{SkipWarmUp: true})
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		go func() { _ = s.Run(ctx) }()
+		synctest.Wait()
+		send := func(ctx context.Context, id string) *httptest.ResponseRecorder {
+			w := httptest.NewRecorder()
+			body := strings.NewReader(`{"batch_id":"` + id + `","requests":[{"request_id":"r","input":"a"}]}`)
+			s.ServeHTTP(w, httptest.NewRequestWithContext(ctx, http.MethodPost, wire.PathBatch, body))
+			return w
+		}
+		caller, hangUp := context.WithCancel(t.Context())
+		go send(caller, "b1")
+		time.Sleep(10 * time.Millisecond)
+		hangUp()
+		if w := send(t.Context(), "b2"); w.Code != http.StatusConflict || !strings.Contains(w.Body.String(), `"retry_after_ms":90`) {
+			t.Errorf("while the batch runs: %d %s, want 409 with 90 ms", w.Code, w.Body)
+		}
+		if w := send(t.Context(), "b1"); w.Code != http.StatusConflict || !strings.Contains(w.Body.String(), wire.CodeDuplicate) {
+			t.Errorf("the same batch again: %d %s", w.Code, w.Body)
+		}
+		time.Sleep(91 * time.Millisecond)
+		if w := send(t.Context(), "b2"); w.Code != http.StatusOK {
+			t.Errorf("once it is over: %d %s", w.Code, w.Body)
+		}
+		stop()
+		synctest.Wait()
+	})
 }
