@@ -69,11 +69,11 @@ func (g *Gateway) reserveQuota(x *exchange) *refusal {
 		x.grant = reply.Grant
 		return nil
 	}
-	return g.overLimit(x, q, reply)
+	return overLimit(q, reply)
 }
 
 // overLimit says which limit refused, whose it is, and from when on the same request passes.
-func (g *Gateway) overLimit(x *exchange, q quota.Ask, reply quota.Reply) *refusal {
+func overLimit(q quota.Ask, reply quota.Reply) *refusal {
 	whose := "the tenant"
 	switch reply.Scope {
 	case quota.OfTier:
