@@ -162,7 +162,7 @@ func goroutines(t *testing.T) int {
 		t.Fatal(err)
 	}
 	n := 0
-	for _, stack := range strings.Split(all.String(), "\n\n") {
+	for stack := range strings.SplitSeq(all.String(), "\n\n") {
 		if strings.Contains(stack, "batching.(*Batcher)") {
 			n++
 		}
