@@ -23,29 +23,23 @@ import (
 
 func main() {
 	c, err := parseFlags(os.Args[1:], os.Getenv, os.Stderr)
-	process.Main("batcher", err, func(ctx context.Context, log *slog.Logger) error { return run(ctx, c, log) })
+	process.Main("batcher", err, func(ctx context.Context, log *slog.Logger) error {
+		return c.Run(ctx, func() (*process.Process, error) { return build(c, log) })
+	})
 }
 
-func run(ctx context.Context, c config, log *slog.Logger) error {
-	stop, err := process.Profile(c.CPUProfile)
-	if err != nil {
-		return err
-	}
-	defer stop()
-	public, internal, err := c.Open()
-	if err != nil {
-		return err
-	}
+// build makes the batcher and lets standalone gateways reach it.
+func build(c config, log *slog.Logger) (*process.Process, error) {
 	b, err := newBatcher(c, log)
 	if err != nil {
-		return err // the process ends, and its listeners with it
+		return nil, err
 	}
 	if c.relayListen != "" {
 		l, err := net.Listen("tcp", c.relayListen)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		b.serveRelay(l)
 	}
-	return b.Serve(ctx, public, internal)
+	return b.Process, nil
 }

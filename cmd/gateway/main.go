@@ -21,22 +21,7 @@ import (
 
 func main() {
 	c, err := parseFlags(os.Args[1:], os.Getenv, os.Stderr)
-	process.Main("gateway", err, func(ctx context.Context, log *slog.Logger) error { return run(ctx, c, log) })
-}
-
-func run(ctx context.Context, c config, log *slog.Logger) error {
-	stop, err := process.Profile(c.CPUProfile)
-	if err != nil {
-		return err
-	}
-	defer stop()
-	public, internal, err := c.Open()
-	if err != nil {
-		return err
-	}
-	p, err := newGateway(c, log)
-	if err != nil {
-		return err // the process ends, and its listeners with it
-	}
-	return p.Serve(ctx, public, internal)
+	process.Main("gateway", err, func(ctx context.Context, log *slog.Logger) error {
+		return c.Run(ctx, func() (*process.Process, error) { return newGateway(c, log) })
+	})
 }

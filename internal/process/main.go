@@ -37,8 +37,8 @@ func Main(name string, err error, run func(ctx context.Context, log *slog.Logger
 	}
 }
 
-// Profile writes a CPU profile to the file until the returned function is called; no file, no profile.
-func Profile(file string) (stop func(), err error) {
+// profile writes a CPU profile to the file until the returned function is called; no file, no profile.
+func profile(file string) (stop func(), err error) {
 	if file == "" {
 		return func() {}, nil
 	}
@@ -53,6 +53,25 @@ func Profile(file string) (stop func(), err error) {
 		pprof.StopCPUProfile()
 		_ = f.Close()
 	}, nil
+}
+
+// Run is the life of a process: it writes the CPU profile that was asked for, opens the ports, lets build make the
+// process, and serves until ctx is done. When build fails the ports are left to the end of the program.
+func (c *Config) Run(ctx context.Context, build func() (*Process, error)) error {
+	stop, err := profile(c.CPUProfile)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	public, internal, err := c.Open()
+	if err != nil {
+		return err
+	}
+	p, err := build()
+	if err != nil {
+		return err
+	}
+	return p.Serve(ctx, public, internal)
 }
 
 // Open opens the public ports that the pool asks for, and the internal one.
