@@ -229,6 +229,18 @@ func (w *world) delete(obj client.Object) {
 	Expect(api.Delete(w.ctx, obj, client.GracePeriodSeconds(0))).To(Succeed())
 }
 
+// newSteadyWorld has a pool "a" with two workers and two batchers that has served load requests/s for so many ticks.
+func newSteadyWorld(ctx context.Context, load float64, ticks int) *world {
+	GinkgoHelper()
+	w := newWorld(ctx)
+	w.create(MakePool("a", w.namespace).Obj())
+	w.reconcile("a")
+	w.serving("a", 2)
+	w.load(load, 0)
+	w.ticks(ticks, "a")
+	return w
+}
+
 // serving makes n ready workers and two ready batchers.
 func (w *world) serving(pool string, n int) {
 	GinkgoHelper()

@@ -33,12 +33,7 @@ var _ = Describe("standalone gateways", func() {
 	gatewayChildren := []string{"Deployment a-gateway", "PodDisruptionBudget a-gateway", "NetworkPolicy a-gateway"}
 
 	It("come and go with spec.gateway.replicas, and the Service leads nowhere else than to who serves", func(ctx context.Context) {
-		w := newWorld(ctx)
-		w.create(MakePool("a", w.namespace).Obj())
-		w.reconcile("a")
-		w.serving("a", 2)
-		w.load(100, 0)
-		w.ticks(2, "a")
+		w := newSteadyWorld(ctx, 100, 2)
 		before := w.versions("a")
 		Expect(meta.FindStatusCondition(w.pool("a").Status.Conditions, ConditionGatewaysReady)).To(BeNil(), "no gateways, no condition")
 		Expect(w.pool("a").Status.Gateway).To(BeNil())

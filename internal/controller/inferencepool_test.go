@@ -101,12 +101,7 @@ var _ = Describe("an InferencePool", func() {
 	})
 
 	It("is not written to while nothing changes", func(ctx context.Context) {
-		w := newWorld(ctx)
-		w.create(MakePool("a", w.namespace).Obj())
-		w.reconcile("a")
-		w.serving("a", 2)
-		w.load(100, 0)
-		w.ticks(7, "a")
+		w := newSteadyWorld(ctx, 100, 7)
 		before := w.versions("a")
 		w.ticks(10, "a")
 		Expect(w.versions("a")).To(Equal(before))
@@ -116,12 +111,7 @@ var _ = Describe("an InferencePool", func() {
 	})
 
 	It("is not written to by a new leader that knows no rates yet, unless something happened", func(ctx context.Context) {
-		w := newWorld(ctx)
-		w.create(MakePool("a", w.namespace).Obj())
-		w.reconcile("a")
-		w.serving("a", 2)
-		w.load(1500, 0)
-		w.ticks(7, "a")
+		w := newSteadyWorld(ctx, 1500, 7)
 		before := w.versions("a")
 		w.restart()
 		w.reports.load = fleet.Load{Missing: []string{"a-b0 (not scraped yet)", "a-b1 (not scraped yet)"}}
