@@ -34,7 +34,7 @@ func serveWorkers(ctx context.Context, addrs []string, starts string) error {
 		if err != nil {
 			return err
 		}
-		backend := simulated.New(simulated.Config{ServiceTime: serviceTime})
+		backend := worker.Backend(exactBackend{simulated.New(simulated.Config{}), serviceTime})
 		if log != nil {
 			backend = loggedBackend{backend, log}
 		}

@@ -62,8 +62,9 @@ func (b *Batcher) Submit(ctx context.Context, r Request) (Result, error) {
 		b.pool.Put(t)
 		return Result{}, err
 	}
-	b.pump(now)
+	leaving := b.pump(now)
 	b.mu.Unlock()
+	b.start(leaving)
 	select {
 	case <-t.ready:
 	case <-ctx.Done():
@@ -74,9 +75,12 @@ func (b *Batcher) Submit(ctx context.Context, r Request) (Result, error) {
 		b.mu.Lock()
 		running := b.core.Cancel(t, cause)
 		if !running {
-			b.pump(time.Now())
+			leaving = b.pump(time.Now())
 		}
 		b.mu.Unlock()
+		if !running {
+			b.start(leaving)
+		}
 		if running { // its batch still points to it: the garbage collector gets it
 			return Result{}, &Error{Cause: cause, Detail: "given up while its batch ran"}
 		}
@@ -108,15 +112,21 @@ func (b *Batcher) Poisoned(input string, params wire.Parameters) *Error {
 	return b.core.Poisoned(time.Now(), input, params)
 }
 
-// pump starts what must leave and arms the timer for what must leave later. The lock is held.
-func (b *Batcher) pump(now time.Time) {
+// pump takes out what must leave and arms the timer for what must leave later. The lock is held. The caller
+// starts what it returns, the first of a chain, once it has let go of the lock.
+//
+// Not under the lock: the goroutine that is started last runs next, unless the unlocking wakes somebody who waits
+// for the lock and runs before it. Then the batch stood behind the hundred whose answers had just come, 2 ms on a
+// busy machine, in a third of all cases under overload.
+func (b *Batcher) pump(now time.Time) (leaving *Batch) {
+	last := &leaving
 	for !b.closed {
 		batch := b.core.Next(now)
 		if batch == nil {
 			break
 		}
 		b.batches.Add(1)
-		go b.run(batch)
+		*last, last = batch, &batch.next
 	}
 	if b.drained != nil && b.core.Parked() == 0 {
 		close(b.drained)
@@ -124,10 +134,10 @@ func (b *Batcher) pump(now time.Time) {
 	}
 	wake := b.core.Wake(now)
 	if wake.IsZero() || b.closed {
-		return // a timer that is armed fires for nothing, once
+		return leaving // a timer that is armed fires for nothing, once
 	}
 	if !b.armed.IsZero() && !wake.Before(b.armed) {
-		return // it will look again then
+		return leaving // it will look again then
 	}
 	b.armed = wake
 	if b.timer == nil {
@@ -135,38 +145,54 @@ func (b *Batcher) pump(now time.Time) {
 	} else {
 		b.timer.Reset(wake.Sub(now))
 	}
+	return leaving
+}
+
+// start runs batches, each in a goroutine.
+func (b *Batcher) start(batch *Batch) {
+	for batch != nil {
+		next := batch.unchain()
+		go b.run(batch)
+		batch = next
+	}
 }
 
 func (b *Batcher) tick() {
 	b.mu.Lock()
-	defer b.mu.Unlock()
 	b.armed = time.Time{}
-	b.pump(time.Now())
+	leaving := b.pump(time.Now())
+	b.mu.Unlock()
+	b.start(leaving.unchain())
+	b.run(leaving) // a timer's function has a goroutine of its own
 }
 
+// run runs a batch, and then the one for which its end made room: the worker waits for that.
 func (b *Batcher) run(batch *Batch) {
-	defer b.batches.Done()
-	addr := batch.Worker
-	o := b.runner.Run(b.ctx, batch)
-	b.mu.Lock()
-	lost := !b.core.Finish(time.Now(), batch, o)
-	b.poison.Store(len(b.core.poisons.entries) > 0)
-	b.settle()
-	b.mu.Unlock()
-	if lost {
-		if l, ok := b.runner.(LossListener); ok {
-			l.WorkerLost(addr)
+	for batch != nil {
+		addr := batch.Worker
+		o := b.runner.Run(b.ctx, batch)
+		b.mu.Lock()
+		lost := !b.core.Finish(time.Now(), batch, o)
+		b.poison.Store(len(b.core.poisons.entries) > 0)
+		batch = b.settle()
+		b.mu.Unlock()
+		b.start(batch.unchain())
+		if lost {
+			if l, ok := b.runner.(LossListener); ok {
+				l.WorkerLost(addr)
+			}
 		}
+		b.batches.Done()
 	}
 }
 
-// settle looks for what may leave after a change. The lock is held. It reads the clock again, so that the
-// time that the change took counts as gap.
-func (b *Batcher) settle() {
+// settle looks for what may leave after a change, as pump. The lock is held. It reads the clock again, so that
+// the time that the change took counts as gap.
+func (b *Batcher) settle() (leaving *Batch) {
 	if b.closed {
 		b.core.FailAll(Draining, "this batcher has shut down")
 	}
-	b.pump(time.Now())
+	return b.pump(time.Now())
 }
 
 // SetWorkers makes ids the set of workers. New ones get nothing until WorkerIdle was called for them.
@@ -217,9 +243,10 @@ func (b *Batcher) SetBatchers(ready int) {
 
 func (b *Batcher) with(f func(*Core, time.Time)) {
 	b.mu.Lock()
-	defer b.mu.Unlock()
 	f(b.core, time.Now())
-	b.settle()
+	leaving := b.settle()
+	b.mu.Unlock()
+	b.start(leaving)
 }
 
 // WorkerView returns how the worker at addr looks ("" when unknown), since when, and its failures in a row.
@@ -243,8 +270,9 @@ func (b *Batcher) Drain(ctx context.Context) error {
 	b.core.Stop()
 	drained := make(chan struct{})
 	b.drained = drained
-	b.pump(time.Now())
+	leaving := b.pump(time.Now())
 	b.mu.Unlock()
+	b.start(leaving)
 	select {
 	case <-drained:
 		return nil

@@ -23,7 +23,16 @@ type Batch struct {
 
 	at      int64
 	worker  *worker
-	suspect bool // it holds one input only, a suspected one
+	suspect bool   // it holds one input only, a suspected one
+	next    *Batch // that leaves together with this one
+}
+
+// unchain cuts b off those that leave together with it, and returns them. Nil has none.
+func (b *Batch) unchain() (rest *Batch) {
+	if b != nil {
+		rest, b.next = b.next, nil
+	}
+	return rest
 }
 
 // window returns how long the oldest request waits for company while a worker is idle:

@@ -144,6 +144,13 @@ func (l load) report(ctx context.Context) loadReport {
 	var r loadReport
 	Expect(json.NewDecoder(strings.NewReader(string(logs)[start:])).Decode(&r)).To(Succeed(), string(logs))
 	AddReportEntry("load", fmt.Sprintf("%+v", r.outcomes))
+	if r.Served < r.Sent {
+		var why strings.Builder
+		for _, t := range r.Tiers {
+			fmt.Fprintf(&why, "%s %v\n", t.Name, t.Reasons)
+		}
+		AddReportEntry("not served, by tier", why.String())
+	}
 	return r
 }
 

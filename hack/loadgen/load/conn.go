@@ -26,6 +26,8 @@ type conn struct {
 	c      net.Conn
 	target int
 
+	idleSince time.Time // guarded by the run's lock
+
 	mu     sync.Mutex
 	busy   bool
 	dead   bool

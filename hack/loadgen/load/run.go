@@ -176,13 +176,22 @@ func (r *run) bound() (time.Duration, Outcome) {
 	return r.plan.AnswerBound, Lost
 }
 
+// keepIdle is how long an idle connection is used again. Every server closes them some day, and a request that
+// crosses with that is lost: clients give up first (requests and browsers after seconds, Go after 90 s).
+const keepIdle = time.Minute
+
 // acquire returns an idle connection, or whether a new one may be opened.
 func (r *run) acquire(target int) (c *conn, room bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	oldest := time.Now().Add(-keepIdle)
 	for s := r.idle[target]; len(s) > 0; {
 		c, s = s[len(s)-1], s[:len(s)-1]
 		r.idle[target] = s
+		if c.idleSince.Before(oldest) {
+			_ = c.c.Close() // its reader sees it and takes it out
+			continue
+		}
 		c.mu.Lock()
 		if !c.dead {
 			c.busy = true
@@ -195,7 +204,9 @@ func (r *run) acquire(target int) (c *conn, room bool) {
 }
 
 func (r *run) release(c *conn) {
+	now := time.Now()
 	r.mu.Lock()
+	c.idleSince = now
 	r.idle[c.target] = append(r.idle[c.target], c)
 	r.mu.Unlock()
 }
