@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"sluice.dev/sluice/hack/internal/child"
 	"sluice.dev/sluice/internal/poolspec"
 	"sluice.dev/sluice/internal/wire"
 )
@@ -21,8 +22,8 @@ type binaries struct {
 // fleet is what one scenario runs against: batchers and workers, each a process.
 type fleet struct {
 	workers  *workerFleet
-	batchers []*process
-	gateways []*process
+	batchers []*child.Process
+	gateways []*child.Process
 	public   []string // addresses that clients call: of the gateways, or of the batchers
 	internal []string
 	stopOp   context.CancelFunc
@@ -71,7 +72,7 @@ func startFleet(ctx context.Context, s scenario, bin binaries, profile string) (
 		return nil, err
 	}
 	n := max(s.batchers, 1)
-	addrs, err := freeAddrs(3 * n)
+	addrs, err := child.FreeAddrs(3 * n)
 	if err != nil {
 		return nil, err
 	}
@@ -101,13 +102,13 @@ func startFleet(ctx context.Context, s scenario, bin binaries, profile string) (
 		if s.batchers > 1 { // as pods with a limit have: each its part of the processors
 			env = append(env, fmt.Sprintf("GOMAXPROCS=%d", max(1, runtime.NumCPU()/s.batchers)))
 		}
-		p, err := start(name, env, bin.batcher, args...)
+		p, err := child.Start(child.Command{Name: name, Env: env, Program: bin.batcher, Args: args})
 		if err != nil {
 			return nil, err
 		}
 		f.batchers = append(f.batchers, p)
 		f.public, f.internal, names, relays = append(f.public, addrs[0]), append(f.internal, addrs[1]), append(names, name), append(relays, name+"="+addrs[2])
-		if err := p.untilOK(ctx, "http://"+addrs[1]+wire.PathReadyz); err != nil {
+		if err := p.UntilOK(ctx, "http://"+addrs[1]+wire.PathReadyz); err != nil {
 			return nil, err
 		}
 	}
@@ -129,7 +130,7 @@ func startFleet(ctx context.Context, s scenario, bin binaries, profile string) (
 func (f *fleet) startGateways(ctx context.Context, n int, program, doc, relays, profile string) error {
 	f.public = nil
 	for i := range n {
-		addrs, err := freeAddrs(2)
+		addrs, err := child.FreeAddrs(2)
 		if err != nil {
 			return err
 		}
@@ -137,12 +138,13 @@ func (f *fleet) startGateways(ctx context.Context, n int, program, doc, relays, 
 		if profile != "" && i == 0 {
 			args = append(args, "--cpu-profile", profile+".gateway")
 		}
-		p, err := start(fmt.Sprintf("gateway-%d", i), []string{fmt.Sprintf("POD_NAME=gateway-%d", i)}, program, args...)
+		name := fmt.Sprintf("gateway-%d", i)
+		p, err := child.Start(child.Command{Name: name, Env: []string{"POD_NAME=" + name}, Program: program, Args: args})
 		if err != nil {
 			return err
 		}
 		f.gateways, f.public = append(f.gateways, p), append(f.public, addrs[0])
-		if err := p.untilOK(ctx, "http://"+addrs[1]+wire.PathReadyz); err != nil {
+		if err := p.UntilOK(ctx, "http://"+addrs[1]+wire.PathReadyz); err != nil {
 			return err
 		}
 	}
@@ -150,9 +152,9 @@ func (f *fleet) startGateways(ctx context.Context, n int, program, doc, relays, 
 }
 
 // cpu is the CPU of some processes.
-func cpu(of []*process) (sum time.Duration, err error) {
+func cpu(of []*child.Process) (sum time.Duration, err error) {
 	for _, p := range of {
-		c, err := p.cpu()
+		c, err := p.CPU()
 		if err != nil {
 			return 0, err
 		}
@@ -164,7 +166,9 @@ func cpu(of []*process) (sum time.Duration, err error) {
 // rssMB is the resident memory of the largest batcher.
 func (f *fleet) rssMB() (most float64) {
 	for _, p := range f.batchers {
-		most = max(most, p.rssMB())
+		if mb, err := p.RSSMB(); err == nil { // one that has ended has none, and the run fails for it
+			most = max(most, mb)
+		}
 	}
 	return most
 }
@@ -174,7 +178,7 @@ func (f *fleet) stop() {
 		f.stopOp()
 	}
 	for _, p := range append(f.gateways, f.batchers...) {
-		p.stop(3 * time.Second)
+		p.Stop(3 * time.Second)
 	}
 	if f.workers != nil {
 		f.workers.stop()

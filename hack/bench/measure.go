@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"sluice.dev/sluice/hack/internal/child"
 	"sluice.dev/sluice/hack/loadgen/load"
 )
 
@@ -77,8 +78,8 @@ func measure(ctx context.Context, s scenario, bin binaries, seed uint64, profile
 		return nil, fmt.Errorf("cpu of the batcher: %w", firstError(first.err, last.err))
 	}
 	for _, p := range append(f.gateways, f.batchers...) {
-		if p.ended() {
-			return nil, fmt.Errorf("%s ended during the run: %v: %s", p.name, p.err, tail(p.log))
+		if err := p.Ended(); err != nil {
+			return nil, fmt.Errorf("during the run: %w", err)
 		}
 	}
 	r := sumUp(s, rep, first, last)
@@ -206,16 +207,17 @@ func endOverStart(rep *load.Report) float64 {
 
 // floor is the CPU of a bare handler (bare or parked: see serveBare) for each request at a rate, in microseconds.
 func floor(ctx context.Context, bin binaries, kind string, rate float64, seed uint64) (float64, error) {
-	addr, err := freeAddr()
+	addrs, err := child.FreeAddrs(1)
 	if err != nil {
 		return 0, err
 	}
-	p, err := start(kind+" handler", nil, bin.self, kind, addr)
+	addr := addrs[0]
+	p, err := child.Start(child.Command{Name: kind + " handler", Program: bin.self, Args: []string{kind, addr}})
 	if err != nil {
 		return 0, err
 	}
-	defer p.kill()
-	if err := p.untilOK(ctx, "http://"+addr+"/"); err != nil {
+	defer p.Kill()
+	if err := p.UntilOK(ctx, "http://"+addr+"/"); err != nil {
 		return 0, err
 	}
 	const settle, length = time.Second, 4 * time.Second
@@ -227,7 +229,7 @@ func floor(ctx context.Context, bin binaries, kind string, rate float64, seed ui
 	go func() {
 		for _, d := range []time.Duration{settle, length} {
 			time.Sleep(d)
-			c, err := p.cpu()
+			c, err := p.CPU()
 			readings <- reading{c, err}
 		}
 	}()

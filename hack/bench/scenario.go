@@ -120,7 +120,7 @@ func crash(ctx context.Context, f *fleet) error {
 	if err := sleep(ctx, time.Second); err != nil {
 		return err
 	}
-	hung := f.workers.processes[1].cmd.Process
+	hung := f.workers.processes[1]
 	if err := hung.Signal(syscall.SIGSTOP); err != nil {
 		return err
 	}
@@ -137,7 +137,7 @@ func killBusy(ctx context.Context, f *fleet, i int) error {
 		}
 		if st.State == wire.WorkerBusy && st.FreeInMs > 20 {
 			f.workers.remember(i)
-			f.workers.processes[i].kill()
+			f.workers.processes[i].Kill()
 			return nil
 		}
 		if err := sleep(ctx, 2*time.Millisecond); err != nil {
@@ -153,7 +153,7 @@ func churn(ctx context.Context, f *fleet) error {
 			return err
 		}
 		f.workers.remember(i)
-		f.workers.processes[i].stop(5 * time.Second)
+		f.workers.processes[i].Stop(5 * time.Second)
 		if err := f.workers.startOne(ctx, i); err != nil {
 			return err
 		}

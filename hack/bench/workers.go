@@ -9,7 +9,9 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"time"
 
+	"sluice.dev/sluice/hack/internal/child"
 	"sluice.dev/sluice/internal/wire"
 	"sluice.dev/sluice/internal/worker"
 	"sluice.dev/sluice/internal/worker/backends/simulated"
@@ -62,8 +64,11 @@ func workerState(addr string) (wire.WorkerState, error) {
 	return st, err
 }
 
+// stateClient asks workers for their state. It keeps few connections: it must not load what is measured.
+var stateClient = &http.Client{Timeout: 2 * time.Second}
+
 func getJSON(url string, into any) error {
-	resp, err := pollClient.Get(url)
+	resp, err := stateClient.Get(url)
 	if err != nil {
 		return err
 	}
@@ -78,32 +83,32 @@ func getJSON(url string, into any) error {
 // gpuworker process of its own.
 type workerFleet struct {
 	addrs     []string
-	processes []*process // one, or one for each address
-	program   string     // gpuworker, where each has its own process
-	past      work       // of processes that were replaced
+	processes []*child.Process // one, or one for each address
+	program   string           // gpuworker, where each has its own process
+	past      work             // of processes that were replaced
 }
 
 func startWorkers(ctx context.Context, n int, separate bool, self, gpuworker, starts string) (*workerFleet, error) {
-	addrs, err := freeAddrs(n)
+	addrs, err := child.FreeAddrs(n)
 	if err != nil {
 		return nil, err
 	}
 	f := &workerFleet{addrs: addrs, program: gpuworker}
 	if !separate {
-		p, err := start("workers", nil, self, "workers", strings.Join(addrs, ","), starts)
+		p, err := child.Start(child.Command{Name: "workers", Program: self, Args: []string{"workers", strings.Join(addrs, ","), starts}})
 		if err != nil {
 			return nil, err
 		}
 		f.processes = append(f.processes, p)
 		for _, a := range addrs {
-			if err := p.untilOK(ctx, "http://"+a+wire.PathReadyz); err != nil {
+			if err := p.UntilOK(ctx, "http://"+a+wire.PathReadyz); err != nil {
 				f.stop()
 				return nil, err
 			}
 		}
 		return f, nil
 	}
-	f.processes = make([]*process, n)
+	f.processes = make([]*child.Process, n)
 	for i := range addrs {
 		if err := f.startOne(ctx, i); err != nil {
 			f.stop()
@@ -115,13 +120,13 @@ func startWorkers(ctx context.Context, n int, separate bool, self, gpuworker, st
 
 // startOne starts the worker at the i-th address and waits until it is ready.
 func (f *workerFleet) startOne(ctx context.Context, i int) error {
-	p, err := start(fmt.Sprintf("worker %d", i), nil, f.program, "--listen", f.addrs[i], "--service-time", serviceTime.String(),
-		"--max-batch", fmt.Sprint(maxBatch), "--skip-warmup")
+	args := []string{"--listen", f.addrs[i], "--service-time", serviceTime.String(), "--max-batch", fmt.Sprint(maxBatch), "--skip-warmup"}
+	p, err := child.Start(child.Command{Name: fmt.Sprintf("worker %d", i), Program: f.program, Args: args})
 	if err != nil {
 		return err
 	}
 	f.processes[i] = p
-	return p.untilOK(ctx, "http://"+f.addrs[i]+wire.PathReadyz)
+	return p.UntilOK(ctx, "http://"+f.addrs[i]+wire.PathReadyz)
 }
 
 // remember keeps the counters of the i-th worker, which is about to go.
@@ -149,8 +154,8 @@ func (f *workerFleet) done() work {
 
 func (f *workerFleet) stop() {
 	for _, p := range f.processes {
-		if p != nil && !p.ended() {
-			p.kill()
+		if p != nil {
+			p.Kill()
 		}
 	}
 }

@@ -37,7 +37,7 @@ func (b *bench) failover(ctx context.Context, f *failoverFigures) error {
 	killed := b.leader
 	defer func() {
 		if b.leader == killed { // an error before the change of leader
-			standby.kill()
+			standby.Kill()
 		}
 	}()
 	shrinking, growing := b.extraName(), b.extraName()
@@ -96,7 +96,7 @@ func (b *bench) changeOfLeader(ctx context.Context, standby *manager, shrinking,
 	old := *lease.Spec.HolderIdentity
 
 	killedAt := time.Now()
-	b.leader.kill()
+	b.leader.Kill()
 	b.leader = standby
 	load := b.plane.load(growing)
 	load.setRate(3 * capacity)
@@ -160,10 +160,12 @@ func (b *bench) upgrade(ctx context.Context) (changed int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	b.leader.stop()
-	if b.leader, err = startManager(b.binary, b.dir, "upgraded", b.api, images("2")...); err != nil {
+	b.leader.Stop(leaveWithin)
+	upgraded, err := startManager(b.binary, b.dir, "upgraded", b.api, images("2")...)
+	if err != nil {
 		return 0, err
 	}
+	b.leader = upgraded
 	// Every pool was reconciled several times once the count is four times their number.
 	err = b.await(ctx, 5*time.Minute, "the new operator to have seen every pool", func(ctx context.Context) (bool, string, error) {
 		n, err := b.leader.reconciles(ctx)

@@ -115,7 +115,7 @@ func measure(ctx context.Context, o options, dir string, r *result) error {
 	if b.leader, err = startManager(o.binary, dir, "first", api, images("1")...); err != nil {
 		return err
 	}
-	defer func() { b.leader.kill() }()
+	defer func() { b.leader.Kill() }()
 	if err := b.grow(ctx, o.pools); err != nil {
 		return err
 	}

@@ -92,7 +92,7 @@ func (b *bench) steady(ctx context.Context, length time.Duration, f *figures) er
 	if err != nil {
 		return err
 	}
-	cpu, err := b.leader.cpuSeconds()
+	cpu, err := b.leader.CPU()
 	if err != nil {
 		return err
 	}
@@ -110,17 +110,17 @@ func (b *bench) steady(ctx context.Context, length time.Duration, f *figures) er
 		return err
 	}
 	f.SteadyWrites, f.SteadyBy = grown(before, after)
-	cpuAfter, err := b.leader.cpuSeconds()
+	cpuAfter, err := b.leader.CPU()
 	if err != nil {
 		return err
 	}
-	f.CPUPercent = 100 * (cpuAfter - cpu) / seconds
+	f.CPUPercent = 100 * (cpuAfter - cpu).Seconds() / seconds
 	reconcilesAfter, err := b.leader.reconciles(ctx)
 	if err != nil {
 		return err
 	}
 	f.ReconcilesPerS = (reconcilesAfter - reconciles) / seconds
-	f.RSSMB, err = b.leader.rssMB()
+	f.RSSMB, err = b.leader.RSSMB()
 	return err
 }
 
