@@ -2,6 +2,7 @@ package batching
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"sluice.dev/sluice/internal/wire"
@@ -69,12 +70,13 @@ func (c *Core) Finish(now time.Time, b *Batch, o Outcome) (live bool) {
 	}
 	switch o.Kind {
 	case Answered:
-		w.streak, c.proved = 0, true
+		w.streak, w.common, c.proved = 0, nil, true
 		c.est.add(at, elapsed, len(b.Tickets), c.cfg.MaxSize)
 	case TimedOut:
 		c.est.add(at, elapsed, len(b.Tickets), c.cfg.MaxSize)
 		fallthrough
 	case Raised, Crashed:
+		w.common = c.poisons.inEach(w, b)
 		w.streak++
 		w.failed++
 	}
@@ -124,16 +126,6 @@ func (c *Core) holdBack(at int64, w *worker) {
 			return
 		}
 	}
-}
-
-// innocent says that w, on which t failed, did not fail with others just before. (A worker whose GPU is
-// broken, or a function that fails for the world's sake, must not make a poison of whatever they meet.)
-func (w *worker) innocent(t *Ticket) bool {
-	own := 1
-	if t.avoid == w.Addr { // the only worker: both failures are t's
-		own = 2
-	}
-	return w.streak <= own
 }
 
 // mismatch says how results differ from what was asked: never is an answer given to another request.
@@ -201,7 +193,7 @@ func (c *Core) again(at int64, t *Ticket, w *worker, v verdict) {
 		c.wasted++
 		c.finish(t, &Error{Cause: Cancelled})
 	case repeated || v.alone && t.attempts > c.cfg.MaxRetries && t.attempts > 1:
-		c.poisons.convict(at, t, v.detail, c.proved && w.innocent(t), v.kind != Raised)
+		c.poisons.convict(at, t, v.detail, c.proved && slices.Contains(w.common, c.poisons.key(&t.Request)), v.kind != Raised)
 		c.finish(t, &Error{Cause: InputFailed, Detail: "failed again, this time alone: " + v.detail})
 	case spent:
 		detail := v.detail

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -165,6 +166,22 @@ func (p *poisons) strike(key uint64) (again bool) {
 	}
 	p.struck[key] = p.batch
 	return false
+}
+
+// inEach returns the inputs that were in every failed batch of w's streak, b's with it. One of them may be guilty; with
+// none left the fault is the worker's or the world's: a worker whose GPU is broken, or a function that fails for
+// the world's sake, must not make a poison of whatever they meet.
+func (p *poisons) inEach(w *worker, b *Batch) []uint64 {
+	if !p.on {
+		return nil
+	}
+	keys := make([]uint64, 0, len(b.Tickets))
+	for _, t := range b.Tickets {
+		if key := p.key(&t.Request); w.streak == 0 || slices.Contains(w.common, key) {
+			keys = append(keys, key)
+		}
+	}
+	return keys
 }
 
 // repeated says that t is a suspect that was convicted before: one more failure alone is enough.

@@ -250,6 +250,23 @@ func TestAWorkerThatHasNotWorkedProvesNothing(t *testing.T) {
 	}
 }
 
+// The failures of one input do not make a broken worker of the only one that it fails on; those of others do.
+func TestAWorkerIsBrokenOnlyIfItFailsWithDifferentInputs(t *testing.T) {
+	r := newPoisonRig(1)
+	r.ask("a")
+	r.bad["x"] = true
+	r.core.cfg.MaxRetries = 0
+	r.ask("x", "innocent") // in company, so nothing is proven
+	r.core.cfg.MaxRetries = 1
+	if got := r.ask("x"); got[0] != InputFailed || r.core.Poisoned(r.now, "x", wire.Parameters{}) == nil {
+		t.Errorf("x failed in three batches in a row, alone in two: %v, and it is not remembered", got)
+	}
+	r.bad["y"] = true // the worker fails whatever it gets
+	if got := r.ask("y"); got[0] != InputFailed || r.core.Poisoned(r.now, "y", wire.Parameters{}) != nil {
+		t.Errorf("y after x, and nothing was answered between: %v, and it is remembered", got)
+	}
+}
+
 func TestARolloutForgetsEverything(t *testing.T) {
 	r := newPoisonRig(2)
 	r.ask("a")
@@ -289,5 +306,68 @@ func TestPoisonMemoryIsBounded(t *testing.T) {
 	at := int64(firstSentence + 3*suspectFor)
 	if p.find(at, last) != nil || len(p.entries) != 0 {
 		t.Errorf("%d entries outlived sentence and suspicion", len(p.entries))
+	}
+}
+
+// Batchers do not tell each other. What that costs is bounded: of an input that is sent again once it was answered each
+// batcher runs at most two requests with 1 + MaxRetries attempts each, until its sentence is over.
+func TestEachBatcherFindsOutByItselfAtABoundedCost(t *testing.T) {
+	// Each batcher has its turn every 3 s, more than a request's timeout; the end comes before that of a sentence.
+	const batchers, innocents, every, end = 3, 600.0, time.Second, 25 * time.Second
+	for _, kind := range []Kind{Raised, Crashed} {
+		worst, most := 0, 0
+		for seed := range uint64(8) {
+			var worlds []*world
+			for i := range batchers {
+				cfg := testConfig()
+				cfg.ID = fmt.Sprint("b", i)
+				w := newWorld(cfg, 6, 100*seed+uint64(i))
+				w.core.SetBatchers(batchers)
+				worlds = append(worlds, w)
+			}
+			run := share(&pool{map[string]time.Time{}}, worlds, time.Millisecond, 101*time.Millisecond)
+			ran, refused := make([]int, batchers), make([]int, batchers)
+			for i, w := range worlds {
+				healthy := w.outcome
+				w.outcome = func(b *Batch) Outcome {
+					o := healthy(b)
+					for _, x := range b.Tickets {
+						if o.Kind == Answered && x.Input == poisonInput {
+							ran[i]++
+							return Outcome{Kind: kind, Detail: "ValueError: poison"}
+						}
+					}
+					return o
+				}
+				w.poisson(innocents, end, func(int) Request { return Request{} })
+				for k := 1 + i; time.Duration(k)*every < end; k += batchers {
+					w.after(time.Duration(k)*every, func() {
+						x := &Ticket{Request: Request{ID: "p", Input: poisonInput, Flow: "mallory"}, Tag: &call{sent: w.now}}
+						if err := w.core.Enqueue(w.now, x); err != nil && err.Cause == InputFailed {
+							refused[i]++
+						}
+					})
+				}
+			}
+			run(end + 3*time.Second)
+			sum := 0
+			for i, w := range worlds {
+				if bound := 2 * (1 + w.core.cfg.MaxRetries); ran[i] > bound {
+					t.Errorf("kind %d, seed %d: batcher %d ran the poison in %d batches, the bound is %d", kind, seed, i, ran[i], bound)
+				}
+				if refused[i] < 4 {
+					t.Errorf("kind %d, seed %d: batcher %d answered %d of 8 from memory", kind, seed, i, refused[i])
+				}
+				for _, p := range w.problems {
+					t.Error(p)
+				}
+				sum, most = sum+ran[i], max(most, ran[i])
+			}
+			worst = max(worst, sum)
+		}
+		t.Logf("kind %d: at most %d batches in one batcher, %d in all %d", kind, most, worst, batchers)
+		if most < 2 {
+			t.Error("the test proves nothing: a first conviction takes two attempts")
+		}
 	}
 }

@@ -19,11 +19,12 @@ type WorkerID struct {
 // counted up and down.
 type worker struct {
 	WorkerID
-	state   string // wire.View...
-	since   int64  // when it became idle, or its batch left
-	until   int64  // other: when it is likely free
-	batch   *Batch // mine
-	streak  int    // failures in a row
+	state   string   // wire.View...
+	since   int64    // when it became idle, or its batch left
+	until   int64    // other: when it is likely free
+	batch   *Batch   // mine
+	streak  int      // failures in a row
+	common  []uint64 // the inputs (poisons.key) that were in every batch of the streak
 	failed  uint64
 	message string
 	gone    bool  // left the set while it ran a batch of ours
