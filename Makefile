@@ -81,7 +81,7 @@ simulate: ## Replay a load through the scaling, zone and batching code (ARGS="-p
 	go run ./hack/simulate $(ARGS)
 
 .PHONY: gpu-smoke
-gpu-smoke: ## Measure service time against batch size of a Python function on this machine's GPU.
+gpu-smoke: ## Measure service time against batch size of a Python function on this machine's GPU (GPU_SMOKE_DEVICE=cpu: on its processors).
 	go run ./hack/gpusmoke $(ARGS)
 
 ##@ Build

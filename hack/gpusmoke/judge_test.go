@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -53,21 +54,74 @@ func TestFunctionIsMeasuredAtEverySize(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	c := config{python: python.Config{Function: "m:f", Path: dir}, input: "x", repeat: 1, anyDevice: true}
+	c := config{python: python.Config{Function: "m:f", Path: dir}, input: "x", repeat: 1, device: deviceCPU}
+	t.Setenv(deviceVariable, "") // run sets it
 	if err := run(t.Context(), c, &out); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"m:f loaded in", "\n     1 ", "\n   100 ", "time of a batch of n ="} {
+	for _, want := range []string{"CPU FIGURES", "On the CPU: ", "m:f loaded in", "\n     1 ", "\n   100 ", "time of a batch of n ="} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("%q is missing in:\n%s", want, &out)
 		}
 	}
 }
 
+func TestAnUnknownDeviceIsRefused(t *testing.T) {
+	err := run(t.Context(), config{python: python.Config{Function: "m:f"}, repeat: 1, device: "tpu"}, io.Discard)
+	if err == nil || !strings.Contains(err.Error(), `"tpu", want gpu or cpu`) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// The torch path itself, which no machine without a GPU runs otherwise.
+func TestTheBundledFunctionRunsOnTheCPUIfAskedTo(t *testing.T) {
+	interpreter := withTorch(t)
+	var out bytes.Buffer
+	t.Setenv(deviceVariable, "")
+	c := config{python: python.Config{Function: defaultFunction, Path: ".", Interpreter: interpreter}, input: "x", repeat: 1, device: deviceCPU}
+	if err := run(t.Context(), c, &out); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"CPU FIGURES", "smoke:batchstring loaded in", "\n   100 ", "On the CPU: time of a batch"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("%q is missing in:\n%s", want, &out)
+		}
+	}
+}
+
+// Without torch, --device cpu fails and says what to do; it measures nothing else in its place.
+func TestOnTheCPUWithoutTorchItSaysWhatToDo(t *testing.T) {
+	interpreter, err := exec.LookPath(python.DefaultInterpreter)
+	if err != nil {
+		t.Skip("no python3 to run")
+	}
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "torch.py"), []byte("raise ModuleNotFoundError(\"No module named 'torch'\")\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PYTHONPATH", dir)
+	t.Setenv(deviceVariable, "")
+	c := config{python: python.Config{Function: defaultFunction, Path: ".", Interpreter: interpreter}, repeat: 1, device: deviceCPU}
+	err = run(t.Context(), c, io.Discard)
+	if err == nil || !strings.Contains(err.Error(), "pip install torch") || !strings.Contains(err.Error(), "No module named 'torch'") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// withTorch is a Python that has torch, named by whoever wants the test to run: on two processors it takes half a minute.
+func withTorch(t *testing.T) string {
+	t.Helper()
+	interpreter := os.Getenv("GPU_SMOKE_PYTHON")
+	if interpreter == "" {
+		t.Skip("GPU_SMOKE_PYTHON names no Python with torch (apt-get install python3-torch; GPU_SMOKE_PYTHON=/usr/bin/python3)")
+	}
+	return interpreter
+}
+
 func TestWithoutAGPUItSaysSoAndStops(t *testing.T) {
 	t.Setenv("PATH", t.TempDir()) // no nvidia-smi
 	var out bytes.Buffer
-	if err := run(t.Context(), config{python: python.Config{Function: "no_such:function"}, repeat: 1}, &out); err != nil {
+	if err := run(t.Context(), config{python: python.Config{Function: "no_such:function"}, repeat: 1, device: deviceGPU}, &out); err != nil {
 		t.Fatal(err)
 	}
 	if !strings.Contains(out.String(), "No GPU to measure on: nvidia-smi finds none") {
@@ -97,7 +151,7 @@ func TestWithAGPUButWithoutTorchItSaysWhatToDo(t *testing.T) {
 	} {
 		python3 := fakeProgram(t, dir, "python3", complaint, 1)
 		var out bytes.Buffer
-		c := config{python: python.Config{Function: defaultFunction, Interpreter: python3}, repeat: 1}
+		c := config{python: python.Config{Function: defaultFunction, Interpreter: python3}, repeat: 1, device: deviceGPU}
 		if err := run(t.Context(), c, &out); err != nil {
 			t.Fatal(err)
 		}
@@ -122,7 +176,7 @@ func TestATeamsOwnFunctionNeedsNoTorch(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	if err := run(t.Context(), config{python: python.Config{Function: "m:f", Path: dir, Interpreter: interpreter}, input: "x", repeat: 3}, &out); err != nil {
+	if err := run(t.Context(), config{python: python.Config{Function: "m:f", Path: dir, Interpreter: interpreter}, input: "x", repeat: 3, device: deviceGPU}, &out); err != nil {
 		t.Fatal(err)
 	}
 	for _, n := range sizes {

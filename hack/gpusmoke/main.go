@@ -5,7 +5,8 @@
 //	go run ./hack/gpusmoke                                        a small torch model on this machine's GPU
 //	go run ./hack/gpusmoke --function app:batchstring --path .    a team's own function
 //
-// Where no GPU is, it says so and stops with exit code 0. --any-device measures all the same.
+// Where no GPU is, it says so and stops with exit code 0. --device cpu (or GPU_SMOKE_DEVICE=cpu) measures on the
+// processor all the same: that tries the whole path, and says nothing of what a GPU would take.
 package main
 
 import (
@@ -19,6 +20,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"time"
 
@@ -32,12 +34,19 @@ const (
 	defaultPath     = "hack/gpusmoke"
 )
 
+// What to measure on. The bundled function reads the variable too.
+const (
+	deviceVariable = "GPU_SMOKE_DEVICE"
+	deviceGPU      = "gpu"
+	deviceCPU      = "cpu"
+)
+
 type config struct {
-	python    python.Config
-	input     string
-	repeat    int
-	anyDevice bool
-	verbose   bool
+	python  python.Config
+	input   string
+	repeat  int
+	device  string // deviceGPU or deviceCPU
+	verbose bool
 }
 
 func main() {
@@ -47,7 +56,7 @@ func main() {
 	flag.StringVar(&c.python.Interpreter, "interpreter", python.DefaultInterpreter, "Python to run it with")
 	flag.StringVar(&c.input, "input", strings.Repeat("The quick brown fox jumps over the lazy dog. ", 5), "text of every input")
 	flag.IntVar(&c.repeat, "repeat", 7, "batches of each size; the median counts")
-	flag.BoolVar(&c.anyDevice, "any-device", false, "measure even where no GPU is found")
+	flag.StringVar(&c.device, "device", orElse(os.Getenv(deviceVariable), deviceGPU), "gpu, or cpu to measure on the processor, $"+deviceVariable)
 	flag.BoolVar(&c.verbose, "v", false, "show what the function prints")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
@@ -62,6 +71,9 @@ func run(ctx context.Context, c config, out io.Writer) error {
 	if c.repeat < 1 {
 		return fmt.Errorf("--repeat is %d, want at least 1", c.repeat)
 	}
+	if c.device != deviceGPU && c.device != deviceCPU {
+		return fmt.Errorf("--device is %q, want %s or %s", c.device, deviceGPU, deviceCPU)
+	}
 	bundled := c.python.Function == defaultFunction
 	if bundled && c.python.Path == "" {
 		c.python.Path = defaultPath
@@ -69,10 +81,16 @@ func run(ctx context.Context, c config, out io.Writer) error {
 	if abs, err := filepath.Abs(c.python.Path); err == nil {
 		c.python.Path = abs
 	}
-	if !c.anyDevice {
+	if c.device == deviceCPU {
+		// The subprocess inherits it: where a GPU is too, the bundled function leaves it alone.
+		if err := os.Setenv(deviceVariable, deviceCPU); err != nil {
+			return err
+		}
+		_, _ = fmt.Fprintf(out, "CPU FIGURES: measured on the %d processors of this machine, not on a GPU. A GPU's times and their shape differ.\n", runtime.NumCPU())
+	} else {
 		gpu, why := findGPU(ctx, c.python.Interpreter, bundled)
 		if why != "" {
-			_, _ = fmt.Fprintf(out, "No GPU to measure on: %s. Nothing was run (--any-device runs it all the same).\n", why)
+			_, _ = fmt.Fprintf(out, "No GPU to measure on: %s. Nothing was run (--device cpu, or %s=cpu, runs it on the processor).\n", why, deviceVariable)
 			return nil
 		}
 		_, _ = fmt.Fprintln(out, gpu)
@@ -88,6 +106,9 @@ func run(ctx context.Context, c config, out io.Writer) error {
 	start := time.Now()
 	instance, err := backend.Load(ctx)
 	if err != nil {
+		if bundled {
+			err = fmt.Errorf("%w; %s", err, remedy(err.Error()))
+		}
 		return err
 	}
 	defer func() { _ = instance.Close() }()
@@ -99,7 +120,11 @@ func run(ctx context.Context, c config, out io.Writer) error {
 	if m, ok := instance.(worker.MemoryReporter); ok {
 		_, _ = fmt.Fprintf(out, "\nmain memory of the process: %d MiB\n", m.MemoryBytes()>>20)
 	}
-	_, _ = fmt.Fprintln(out, "\n"+judge(samples).String())
+	result := judge(samples).String()
+	if c.device == deviceCPU {
+		result = "On the CPU: " + result
+	}
+	_, _ = fmt.Fprintln(out, "\n"+result)
 	return nil
 }
 

@@ -1,10 +1,12 @@
-"""A small model on the GPU for gpusmoke: bytes in, a few dense layers, one label out for each input."""
+"""A small model for gpusmoke, on the GPU unless GPU_SMOKE_DEVICE is cpu: bytes in, a few dense layers, one label out for each input."""
+import os
+
 import torch
 
 LENGTH, WIDTH, LAYERS = 256, 2048, 24
 
 torch.manual_seed(0)
-device = "cuda" if torch.cuda.is_available() else "cpu"
+device = "cpu" if os.environ.get("GPU_SMOKE_DEVICE") == "cpu" else "cuda"
 dtype = torch.float16 if device == "cuda" else torch.float32
 embedding = torch.randn(257, WIDTH, device=device, dtype=dtype) / 16
 layers = [torch.randn(WIDTH, WIDTH, device=device, dtype=dtype) / WIDTH**0.5 for _ in range(LAYERS)]
