@@ -30,7 +30,7 @@ func condensed(trouble string) string {
 	switch trouble {
 	case "ImagePullBackOff":
 		return "ErrImagePull"
-	case reasonUnexpectedAdmit:
+	case reasonUnexpectedAdmit, fleet.TroubleGPUUnhealthy:
 		return ReasonGPULost
 	}
 	return trouble
@@ -57,6 +57,8 @@ func explain(trouble, detail, pod, image, part, gpu string) string {
 		return fmt.Sprintf("no node has room for it%s", told(detail))
 	case reasonUnexpectedAdmit:
 		return fmt.Sprintf("GPU lost: the node refused it, its %s is gone: repair or drain the node%s", gpu, told(detail))
+	case fleet.TroubleGPUUnhealthy:
+		return fmt.Sprintf("GPU lost: its device plugin calls %s unhealthy: repair or drain the node", detail)
 	case "NotReady":
 		return fmt.Sprintf("%s: read `kubectl logs %s`", detail, pod)
 	}

@@ -49,6 +49,9 @@ func (r *InferencePoolReconciler) apply(ctx context.Context, pool *v1alpha1.Infe
 	if err := r.seedReplicas(ctx, pool, p); err != nil {
 		errs = append(errs, err)
 	}
+	if err := r.replaceLost(ctx, pool, p); err != nil {
+		errs = append(errs, err)
+	}
 	if len(errs) == 0 {
 		errs = append(errs, r.removeLeftovers(ctx, seen))
 	}

@@ -10,6 +10,7 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -217,6 +218,9 @@ func (w *world) pod(pool, component, name, node string, state podState) *corev1.
 			TerminationGracePeriodSeconds: ptr.To(int64(0)),
 			Containers:                    []corev1.Container{{Name: component, Image: "x"}},
 		},
+	}
+	if component == workload.ComponentWorker {
+		p.Spec.Containers[0].Resources.Limits = corev1.ResourceList{"nvidia.com/gpu": resource.MustParse("1")}
 	}
 	Expect(api.Create(w.ctx, p)).To(Succeed())
 	state(p)

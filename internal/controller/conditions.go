@@ -148,8 +148,8 @@ func batchersReady(v view) verdict {
 func capacityAvailable(v view) verdict {
 	d := v.plan.decision
 	for _, w := range v.seen.workers {
-		if w.Phase == fleet.WorkerReady && w.Trouble == fleet.TroubleGPUUnhealthy {
-			return no(ReasonGPULost, "GPU lost: %s of worker %s is unhealthy (%s): repair or drain its node", needs(v.pool), w.Name, w.Detail)
+		if w.LostGPU != "" {
+			return no(ReasonGPULost, "%s", lostGPU(v.plan, w))
 		}
 	}
 	if !d.CapacityAvailable {

@@ -30,8 +30,10 @@ type plan struct {
 	settings workload.Settings
 	// marked are worker pods whose deletion cost is to be set, unmarked those whose is to be taken off.
 	marked, unmarked []string
-	fillPercent      int
-	busyPercent      int
+	// replaced are worker pods to evict: see lostWorkers.
+	replaced    []fleet.Worker
+	fillPercent int
+	busyPercent int
 
 	scalingState scaling.State
 	batcherState scaling.BatcherState
@@ -58,6 +60,7 @@ func decide(pool *v1alpha1.InferencePool, seen *observed, m *memory, opts Option
 		p.marked = p.decision.Victims
 	}
 	p.unmarked = strayMarks(seen.workers, p.marked, m.removal)
+	p.replaced = lostWorkers(pool, seen.workers)
 	p.settings = workload.Settings{
 		BatcherImage:      image(pool.Spec.Batchers.Image, pool.Status.Batchers.Image, seen.deployment(workload.BatcherName(pool.Name)), opts.BatcherImage),
 		WorkerImage:       image(pool.Spec.Workers.Image, pool.Status.Workers.Image, seen.deployment(workload.WorkerName(pool.Name)), opts.WorkerImage),

@@ -45,6 +45,10 @@ var (
 		Name: "sluice_scaling_wrong_worker_total",
 		Help: "Scale-downs in which another worker left than the one chosen.",
 	})
+	workersReplaced = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "sluice_workers_replaced_total",
+		Help: "Workers that were evicted because they did not serve and their GPU was unhealthy.",
+	})
 	applied = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "sluice_children_applied_total",
 		Help: "Server-side applies of pools' children, by kind. It stands still while nothing changes.",
@@ -62,7 +66,7 @@ func init() {
 	for _, g := range gauges {
 		metrics.Registry.MustRegister(g)
 	}
-	metrics.Registry.MustRegister(scalingDecisions, zoneChanges, wrongWorkers, applied, statusWrites)
+	metrics.Registry.MustRegister(scalingDecisions, zoneChanges, wrongWorkers, workersReplaced, applied, statusWrites)
 }
 
 // setGauges shows one pool.

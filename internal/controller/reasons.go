@@ -69,6 +69,7 @@ const (
 	EventRolloutShort = "RolloutOverload"
 	EventCertificate  = "CertificateProblem"
 	EventPoisoned     = "PoisonedInput"
+	EventReplaced     = "WorkerReplaced"
 )
 
 // actionReconcile is the action of every event: what the operator was doing.

@@ -315,6 +315,20 @@ var _ = Describe("conditions", func() {
 		Entry("a missing Secret", "CreateContainerConfigError", `secret "s" not found`, "CreateContainerConfigError", `secret "s" not found`),
 	)
 
+	It("tell of a worker that loads for longer than coldStart, and where to look", func(ctx context.Context) {
+		w := newWorld(ctx)
+		w.create(MakePool("a", w.namespace).Workers(1, 4).Obj())
+		w.reconcile("a")
+		w.pod("a", workload.ComponentWorker, "slow", "node", func(p *corev1.Pod) { p.Status.Phase = corev1.PodRunning })
+		w.tick("a")
+		Expect(w.condition("a", ConditionWorkersReady)).To(HaveField("Reason", ReasonStarting))
+		w.now = w.now.Add(5*time.Minute + time.Second)
+		w.tick("a")
+		Expect(w.condition("a", ConditionWorkersReady)).To(And(
+			HaveField("Status", metav1.ConditionFalse), HaveField("Reason", "NotReady"),
+			HaveField("Message", And(ContainSubstring("not Ready within workers.coldStart"), ContainSubstring("kubectl logs slow")))))
+	})
+
 	It("recover when what they tell of is over", func(ctx context.Context) {
 		w := newWorld(ctx)
 		w.create(MakePool("a", w.namespace).Workers(1, 4).Obj())

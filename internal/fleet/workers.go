@@ -40,6 +40,9 @@ type Worker struct {
 	// Trouble is what stands in the way, in a word (Unschedulable, ErrImagePull, CrashLoopBackOff, ...), and
 	// Detail what the scheduler, kubelet or runtime say of it. Both are empty where nothing does.
 	Trouble, Detail string
+	// LostGPU is the device of this worker that its device plugin calls unhealthy, as "resource id"; empty for none.
+	// The kubelet lets such a pod run on, and it may serve as well as before.
+	LostGPU string
 	// ColdStart is the time from creation to Ready; 0 until then. Resolution 1 s.
 	ColdStart    time.Duration
 	Created      time.Time
@@ -84,8 +87,8 @@ func worker(pod *corev1.Pod, now time.Time, coldStart time.Duration) Worker {
 	case ready != nil && ready.Status == corev1.ConditionTrue:
 		w.Phase = WorkerReady
 		w.ColdStart = max(0, ready.LastTransitionTime.Sub(pod.CreationTimestamp.Time))
-		if device := unhealthyDevice(pod); device != "" {
-			w.Trouble, w.Detail = TroubleGPUUnhealthy, device
+		if w.LostGPU = unhealthyDevice(pod); w.LostGPU != "" {
+			w.Trouble, w.Detail = TroubleGPUUnhealthy, w.LostGPU
 		}
 		return w
 	case pod.Spec.NodeName == "":
@@ -105,6 +108,9 @@ func worker(pod *corev1.Pod, now time.Time, coldStart time.Duration) Worker {
 	}
 	if trouble, detail := containerTrouble(pod); trouble != "" {
 		w.Trouble, w.Detail = trouble, detail
+	}
+	if w.LostGPU = unhealthyDevice(pod); w.LostGPU != "" { // whatever else is wrong is likely to come of it
+		w.Trouble, w.Detail = TroubleGPUUnhealthy, w.LostGPU
 	}
 	return w
 }
@@ -152,9 +158,10 @@ func containerTrouble(pod *corev1.Pod) (reason, detail string) {
 }
 
 // unhealthyDevice is the first device of a pod that its device plugin calls unhealthy. Clusters without the
-// feature ResourceHealthStatus report none.
+// feature ResourceHealthStatus (on by default from Kubernetes 1.36) report none; kubelets up to 1.37 report none
+// of a sidecar's devices.
 func unhealthyDevice(pod *corev1.Pod) string {
-	for _, c := range pod.Status.ContainerStatuses {
+	for _, c := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
 		for _, r := range c.AllocatedResourcesStatus {
 			for _, d := range r.Resources {
 				if d.Health == corev1.ResourceHealthStatusUnhealthy {

@@ -14,6 +14,9 @@ func TestStatesOfWorkers(t *testing.T) {
 	waiting := func(reason string) []corev1.ContainerStatus {
 		return []corev1.ContainerStatus{{Name: "worker", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason, Message: "m"}}}}
 	}
+	unhealthy := []corev1.ContainerStatus{{AllocatedResourcesStatus: []corev1.ResourceStatus{{
+		Name: "nvidia.com/gpu", Resources: []corev1.ResourceHealth{{ResourceID: "gpu-3", Health: corev1.ResourceHealthStatusUnhealthy}},
+	}}}}
 	// restart lets the container run again since one instant, its last run have begun at another, and the pod be
 	// not Ready since a third.
 	restart := func(p *corev1.Pod, again, ran, unready time.Time) {
@@ -48,10 +51,13 @@ func TestStatesOfWorkers(t *testing.T) {
 		}, WorkerReady, ""},
 		{"serves on a GPU that fails", 2 * time.Minute, func(p *corev1.Pod) {
 			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
-			p.Status.ContainerStatuses = []corev1.ContainerStatus{{AllocatedResourcesStatus: []corev1.ResourceStatus{{
-				Name: "nvidia.com/gpu", Resources: []corev1.ResourceHealth{{ResourceID: "gpu-3", Health: corev1.ResourceHealthStatusUnhealthy}},
-			}}}}
+			p.Status.ContainerStatuses = unhealthy
 		}, WorkerReady, TroubleGPUUnhealthy},
+		{"fails on a GPU that fails", time.Hour, func(p *corev1.Pod) {
+			p.Status.ContainerStatuses = unhealthy
+			p.Status.ContainerStatuses[0].State = waiting("CrashLoopBackOff")[0].State
+		}, WorkerFailing, TroubleGPUUnhealthy},
+		{"its sidecar's GPU fails", time.Hour, func(p *corev1.Pod) { p.Status.InitContainerStatuses = unhealthy }, WorkerFailing, TroubleGPUUnhealthy},
 		{"served and was restarted in place", time.Hour, func(p *corev1.Pod) {
 			restart(p, now.Add(-30*time.Second), now.Add(-time.Hour), now.Add(-31*time.Second))
 		}, WorkerStarting, ""},
@@ -80,6 +86,9 @@ func TestStatesOfWorkers(t *testing.T) {
 			w := Workers([]corev1.Pod{p}, now, coldStart)[0]
 			if w.Phase != c.phase || w.Trouble != c.trouble {
 				t.Errorf("%s %q, want %s %q", w.Phase, w.Trouble, c.phase, c.trouble)
+			}
+			if lost := c.trouble == TroubleGPUUnhealthy; lost != (w.LostGPU == "nvidia.com/gpu gpu-3") {
+				t.Errorf("lost GPU %q", w.LostGPU)
 			}
 		})
 	}
