@@ -2,16 +2,11 @@ package e2e
 
 import (
 	"context"
-	"os/exec"
-	"path/filepath"
-	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -73,33 +68,6 @@ var _ = Describe("a failure", func() {
 		Eventually(func() string { return string(condition(ctx, ns, "orphan", "Ready").Status) }).WithContext(ctx).Should(Equal("True"))
 		Expect(generations()).To(Equal(before), "no Deployment was written")
 	})
-
-	It("of a GPU shows as a condition", Serial, func(ctx context.Context) {
-		if !env.local {
-			Skip("only the local cluster's device plugin loses a GPU by command")
-		}
-		ns := newNamespace(ctx)
-		apply(ctx, ns, poolYAML("lossy", 2, 2, ""))
-		waitReady(ctx, ns, "lossy")
-		total := allocatableGPUs(ctx)
-		DeferCleanup(func(ctx context.Context) { returnGPUs(ctx, total) })
-		for range total {
-			localcluster(ctx, "gpu", "lose")
-		}
-		Eventually(func() int { return allocatableGPUs(ctx) }).WithContext(ctx).Should(BeZero())
-		By("a worker that has to move finds no GPU")
-		victim := workerPods(ctx, ns, "lossy")[0]
-		Expect(env.client.Delete(ctx, &victim)).To(Succeed())
-		Eventually(func() metav1.Condition { return condition(ctx, ns, "lossy", "CapacityAvailable") }).WithContext(ctx).Should(And(
-			HaveField("Status", metav1.ConditionFalse),
-			HaveField("Message", ContainSubstring("nvidia.com/gpu")),
-		))
-		By("and the GPUs come back")
-		returnGPUs(ctx, total)
-		Eventually(func() metav1.ConditionStatus { return condition(ctx, ns, "lossy", "CapacityAvailable").Status }).WithContext(ctx).
-			Should(Equal(metav1.ConditionTrue))
-		waitReady(ctx, ns, "lossy")
-	})
 })
 
 func readyCount(pods []corev1.Pod) int {
@@ -112,29 +80,4 @@ func readyCount(pods []corev1.Pod) int {
 		}
 	}
 	return n
-}
-
-func allocatableGPUs(ctx context.Context) int {
-	GinkgoHelper()
-	var nodes corev1.NodeList
-	Expect(env.client.List(ctx, &nodes)).To(Succeed())
-	sum := resource.Quantity{}
-	for _, n := range nodes.Items {
-		sum.Add(n.Status.Allocatable["nvidia.com/gpu"])
-	}
-	return int(sum.Value())
-}
-
-func localcluster(ctx context.Context, args ...string) {
-	GinkgoHelper()
-	out, err := exec.CommandContext(ctx, filepath.Join("..", "..", "bin", "localcluster"), args...).CombinedOutput()
-	Expect(err).NotTo(HaveOccurred(), string(out))
-}
-
-func returnGPUs(ctx context.Context, total int) {
-	GinkgoHelper()
-	for range total - allocatableGPUs(ctx) {
-		localcluster(ctx, "gpu", "return")
-	}
-	Eventually(func() int { return allocatableGPUs(ctx) }).WithContext(ctx).WithTimeout(30 * time.Second).Should(Equal(total))
 }
