@@ -223,3 +223,47 @@ func TestBoundsAreExact(t *testing.T) {
 		t.Errorf("%d bytes admitted, the bound is 1000", bytes)
 	}
 }
+
+// Second attempts wait, spread thin, for as long as their deadlines allow. Requests with other parameters, which have
+// batches of their own, must not wait with them.
+func TestSecondAttemptsHoldUpNoOtherGroup(t *testing.T) {
+	cfg := testConfig()
+	cfg.ParamsMode = ParamsBatch
+	w := newWorld(cfg, 3, 4)
+	failed := 0
+	w.outcome = func(b *Batch) Outcome {
+		if failed == 0 && w.now.Sub(w.start) > time.Second && len(b.Tickets) > 20 {
+			failed = len(b.Tickets)
+			return Outcome{Kind: Raised, Detail: "ValueError"}
+		}
+		return Outcome{Kind: Answered}
+	}
+	seven, longest, retried := 7, time.Duration(0), 0
+	w.onBatch = func(b *Batch) {
+		for _, x := range b.Tickets {
+			if x.Params.MaxTokens != nil {
+				longest = max(longest, time.Duration(w.core.at(w.now)-x.enqueued))
+			}
+			retried += x.attempts
+		}
+	}
+	const run = 4 * time.Second
+	w.poisson(600, run, func(i int) Request {
+		r := Request{}
+		if i%60 == 0 {
+			r.Params.MaxTokens = &seven
+		}
+		return r
+	})
+	w.run(run + 3*time.Second)
+	t.Logf("%d requests failed once and %d were tried again; the others waited for at most %v", failed, retried, longest)
+	if failed == 0 || retried != failed {
+		t.Errorf("%d failed, %d were tried again", failed, retried)
+	}
+	if longest > 250*time.Millisecond { // two batches before it, and its window
+		t.Errorf("a request with other parameters waited for %v", longest)
+	}
+	for _, p := range append(w.problems, baseline(w.core)...) {
+		t.Error(p)
+	}
+}

@@ -91,7 +91,7 @@ func (c *Core) due(at int64) *group {
 		window := c.window(at)
 		for _, i := range c.order {
 			if t := &c.tiers[i]; !t.Background && t.waiting.head != nil && at-t.waiting.head.enqueued >= window {
-				consider(t.waiting.head.group)
+				consider(t.overdue(at, window))
 			}
 		}
 		if e := c.urgent.min(); e != nil && e.at-at <= c.urgentBefore() {
@@ -109,6 +109,22 @@ func (c *Core) due(at int64) *group {
 		}
 	}
 	return best
+}
+
+// overdue returns the group of the tier's oldest request, given that this one has waited for the window. Second attempts
+// that were left behind by a batch with others of them are no older than that batch: they are spread thin on purpose,
+// and while the last of them waits for its turn, other groups have theirs.
+func (t *tier) overdue(at, window int64) *group {
+	first := t.waiting.head
+	if !first.retry {
+		return first.group
+	}
+	for x := first; x != nil && x.enqueued < first.group.tried && at-x.enqueued >= window; x = x.links[byTier].next {
+		if x.group != first.group && (!x.retry || x.group.tried < first.group.tried) {
+			return x.group
+		}
+	}
+	return first.group
 }
 
 // spareWorker says whether background requests may have a batch of their own: when a worker stays idle for
@@ -296,6 +312,7 @@ func (c *Core) take(at int64, g *group, i, n int, thin *int, b *Batch) {
 		case t.avoid == b.Worker && c.live > 1:
 		default:
 			c.board(t, b)
+			g.tried = at
 			taken++
 			*thin--
 		}

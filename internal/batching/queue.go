@@ -7,10 +7,11 @@ package batching
 type group struct {
 	key         paramKey
 	tiers       []tierQueue
-	total       int // waiting
-	interactive int // of them, not of a Background tier
-	retries     int // of them, second attempts
-	fullPos     int // in Core.full, -1 when interactive < B
+	total       int   // waiting
+	interactive int   // of them, not of a Background tier
+	retries     int   // of them, second attempts
+	fullPos     int   // in Core.full, -1 when interactive < B
+	tried       int64 // when a batch last carried second attempts of it
 }
 
 // tierQueue is a tier's part of a group.
