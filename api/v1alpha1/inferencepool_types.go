@@ -315,6 +315,32 @@ type DegradeReroute struct {
 	// +kubebuilder:validation:MaxLength=128
 	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9][A-Za-z0-9._:/-]*$`
 	Model string `json:"model"`
+
+	// tls asks the other pool over TLS, on port 443 of its Service. Unset, it is asked in plain HTTP on port 80, which
+	// a pool with gateway.tls closes unless it says plainHTTP: Open. The condition ReroutesUsable says when this
+	// does not fit the other pool.
+	// +optional
+	TLS *RerouteTLS `json:"tls,omitempty"`
+}
+
+// RerouteTLS says whom to trust as the other pool.
+type RerouteTLS struct {
+	// caSecretName names a Secret of the namespace whose key ca.crt holds the certificates (PEM) that the other
+	// pool's must be signed by. It may be the other pool's own Secret: cert-manager writes ca.crt beside tls.crt.
+	// Nothing but ca.crt is mounted, no key. A change is followed within about a minute.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$`
+	CASecretName string `json:"caSecretName"`
+
+	// serverName is the DNS name that the other pool's certificate must be valid for. Unset, it is the name of its
+	// Service: POOL.NAMESPACE.svc.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$`
+	ServerName string `json:"serverName,omitempty"`
 }
 
 // BatchingSpec says how requests are gathered into batches.

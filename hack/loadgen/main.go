@@ -8,6 +8,8 @@ package main
 import (
 	"context"
 	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -41,7 +43,8 @@ func run(args []string) error {
 	var (
 		plan    load.Plan
 		fs      = flag.NewFlagSet("loadgen", flag.ContinueOnError)
-		urls    = fs.String("url", "http://127.0.0.1:8080", "where to send to; several separated by commas are used in turn")
+		urls    = fs.String("url", "http://127.0.0.1:8080", "where to send to; several separated by commas are used in turn, all http or all https")
+		ca      = fs.String("ca", "", "for https: a file with the certificates (PEM) that the server's must be signed by; default: those that the system trusts")
 		api     = fs.String("api", "native", "native, instances ({\"instances\":[...]} -> {\"predictions\":[...]}) or echo (the answer is the request's own body)")
 		phases  = fs.String("phase", "100rps:10s", "rates of Poisson arrivals: RATErps:DURATION or, for a ramp, FROM-TOrps:DURATION, separated by commas")
 		trace   = fs.String("trace", "", "replay this CSV (TIMESTAMP,ContextTokens,GeneratedTokens) instead of phases")
@@ -91,12 +94,8 @@ func run(args []string) error {
 	default:
 		return fmt.Errorf("expect %q: want simulated, echo, upper or digest", *expect)
 	}
-	for u := range strings.SplitSeq(*urls, ",") {
-		target, err := hostPort(u)
-		if err != nil {
-			return err
-		}
-		plan.Targets = append(plan.Targets, target)
+	if err := target(&plan, *urls, *ca); err != nil {
+		return err
 	}
 	if *trace != "" {
 		f, err := os.Open(*trace)
@@ -210,17 +209,53 @@ func parseTier(s string) (load.Tier, error) {
 }
 
 // hostPort returns where to connect for an http URL.
-func hostPort(s string) (string, error) {
+func hostPort(s string) (hostport string, secure bool, err error) {
 	u, err := url.Parse(strings.TrimSpace(s))
 	if err != nil {
-		return "", err
-	}
-	if u.Scheme != "http" || u.Hostname() == "" {
-		return "", fmt.Errorf("url %q: want http://HOST[:PORT]", s)
+		return "", false, err
 	}
 	port := u.Port()
-	if port == "" {
+	switch {
+	case u.Hostname() == "" || u.Scheme != "http" && u.Scheme != "https":
+		return "", false, fmt.Errorf("url %q: want http://HOST[:PORT] or https://HOST[:PORT]", s)
+	case port == "" && u.Scheme == "https":
+		port = "443"
+	case port == "":
 		port = "80"
 	}
-	return net.JoinHostPort(u.Hostname(), port), nil
+	return net.JoinHostPort(u.Hostname(), port), u.Scheme == "https", nil
+}
+
+// target reads where to send to and, with https, whom to trust there.
+func target(plan *load.Plan, urls, ca string) error {
+	secure := 0
+	for u := range strings.SplitSeq(urls, ",") {
+		at, https, err := hostPort(u)
+		if err != nil {
+			return err
+		}
+		plan.Targets = append(plan.Targets, at)
+		if https {
+			secure++
+		}
+	}
+	switch {
+	case secure == 0 && ca == "":
+		return nil
+	case secure != len(plan.Targets):
+		return errors.New("url: all must be https, or all http and without ca")
+	}
+	plan.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
+	if ca == "" {
+		return nil
+	}
+	pem, err := os.ReadFile(ca)
+	if err != nil {
+		return fmt.Errorf("ca: %w", err)
+	}
+	plan.TLS.RootCAs = x509.NewCertPool()
+	if !plan.TLS.RootCAs.AppendCertsFromPEM(pem) {
+		return fmt.Errorf("ca: %s has no certificate", ca)
+	}
+	return nil
 }

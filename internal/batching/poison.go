@@ -94,17 +94,20 @@ func newPoisons(on bool) poisons {
 // key identifies an input with its parameters, also those that the backend does not take: they cost a
 // second conviction at most. The seed is random, so that nobody can make another's input collide with a
 // poison. It is never 0.
-func (p *poisons) key(r *Request) uint64 {
+func (p *poisons) key(r *Request) uint64 { return InputKey(p.seed, r.Input, r.Params) }
+
+// InputKey identifies an input with its parameters, by a seed that nobody else knows.
+func InputKey(seed maphash.Seed, input string, params wire.Parameters) uint64 {
 	var h maphash.Hash
-	h.SetSeed(p.seed)
-	_, _ = h.WriteString(r.Input)
-	if n := r.Params.MaxTokens; n != nil {
+	h.SetSeed(seed)
+	_, _ = h.WriteString(input)
+	if n := params.MaxTokens; n != nil {
 		_, _ = h.WriteString("\x00m" + strconv.Itoa(*n))
 	}
-	if t := r.Params.Temperature; t != nil {
+	if t := params.Temperature; t != nil {
 		_, _ = h.WriteString("\x00t" + strconv.FormatUint(math.Float64bits(*t), 16))
 	}
-	if s := r.Params.Switch; s != nil {
+	if s := params.Switch; s != nil {
 		_, _ = h.WriteString("\x00s" + s.Name + "\x00" + s.Value)
 	}
 	return h.Sum64() | 1
@@ -125,10 +128,11 @@ func (p *poisons) find(at int64, r *Request) *poison {
 	return nil
 }
 
-// refusal is the answer from memory.
+// refusal is the answer from memory. That it says from when on the input is tried again tells it from the answer
+// after an attempt.
 func (p *poisons) refusal(at int64, e *poison) *Error {
 	p.refused++
-	return &Error{Cause: InputFailed, Detail: fmt.Sprintf(
+	return &Error{Cause: InputFailed, RetryAfter: time.Duration(e.until - at), Detail: fmt.Sprintf(
 		"this input failed the function %v ago and will not be tried for another %v: %s",
 		time.Duration(at-e.convicted).Round(time.Second), time.Duration(e.until-at).Round(time.Second), e.detail)}
 }

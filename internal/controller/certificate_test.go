@@ -5,11 +5,15 @@ import (
 	"testing"
 	"time"
 
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"sluice.dev/sluice/api/v1alpha1"
 	"sluice.dev/sluice/internal/fleet"
 	"sluice.dev/sluice/internal/wire"
+	"sluice.dev/sluice/internal/workload"
 )
 
 func TestCertificateCurrent(t *testing.T) {
@@ -54,5 +58,44 @@ func TestCertificateCurrent(t *testing.T) {
 				t.Errorf("without TLS: %+v", got)
 			}
 		})
+	}
+}
+
+// Batchers and gateways that are not ready for want of a certificate say so, and what to do; others do not.
+func TestConditionsNameTheSecretThatIsWaitedFor(t *testing.T) {
+	missing := fleet.Certificate{Pod: "a-1", TLSStatus: wire.TLSStatus{Problem: wire.TLSMissing, Message: "no such file"}}
+	good := fleet.Certificate{Pod: "a-1", TLSStatus: wire.TLSStatus{NotAfter: 1}}
+	invalid := fleet.Certificate{Pod: "a-1", TLSStatus: wire.TLSStatus{Problem: wire.TLSInvalid, Message: "key does not match"}}
+	for _, c := range []struct {
+		name   string
+		report fleet.Certificate
+		reason string
+		says   []string
+	}{
+		{"missing", missing, ReasonCertificateMissing, []string{"0 of", "pod a-1", "the Secret cert", "kubectl create secret tls cert", "the namespace ns"}},
+		{"unusable", invalid, ReasonCertificateInvalid, []string{"0 of", "pod a-1", "key does not match"}},
+		{"there", good, ReasonStarting, []string{"0 of"}},
+		{"another component's", fleet.Certificate{Pod: "b-1", TLSStatus: missing.TLSStatus}, ReasonStarting, []string{"0 of"}},
+	} {
+		pool := MakePool("a", "ns").With(func(s *v1alpha1.InferencePoolSpec) {
+			s.Gateway.TLS, s.Gateway.Replicas, s.Batchers.MinReplicas = &v1alpha1.TLSSpec{SecretName: "cert"}, 2, 2
+		}).Obj()
+		pod := []corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Name: "a-1"}}}
+		v := view{pool: pool, seen: &observed{load: fleet.Load{Certificates: []fleet.Certificate{c.report}}, children: map[childKey]client.Object{
+			{workload.KindDeployment, "a-batcher"}: &appsv1.Deployment{}, {workload.KindDeployment, "a-gateway"}: &appsv1.Deployment{}}}}
+		for kind, judge := range map[string]func() verdict{
+			ConditionBatchersReady: func() verdict { v.seen.batcherPods, v.seen.gatewayPods = pod, nil; return batchersReady(v) },
+			ConditionGatewaysReady: func() verdict { v.seen.batcherPods, v.seen.gatewayPods = nil, pod; return gatewaysReady(v) },
+		} {
+			got := judge()
+			if got.status != metav1.ConditionFalse || got.reason != c.reason {
+				t.Errorf("%s, %s: %+v", c.name, kind, got)
+			}
+			for _, want := range c.says {
+				if !strings.Contains(got.message, want) {
+					t.Errorf("%s, %s: %q does not say %q", c.name, kind, got.message, want)
+				}
+			}
+		}
 	}
 }

@@ -57,6 +57,7 @@ var policies = []struct {
 	{ConditionFillSufficient, fillSufficient, true},
 	{ConditionRolloutSafe, rolloutSafe, true},
 	{ConditionCertificateCurrent, certificateCurrent, true},
+	{ConditionReroutesUsable, reroutesUsable, true},
 	{ConditionColdStart, coldStartInBudget, false},
 }
 
@@ -141,6 +142,9 @@ func batchersReady(v view) verdict {
 	}
 	if pod, reason, detail := fleet.BatcherTrouble(v.seen.batcherPods); reason != "" {
 		return no(condensed(reason), "%d of at least %d batchers are ready: pod %s: %s", v.batchers, want, pod, explain(reason, detail, pod, v.plan.settings.BatcherImage, "batchers", ""))
+	}
+	if reason, why := withoutCertificate(v, v.seen.batcherPods); reason != "" {
+		return no(reason, "%d of at least %d batchers are ready: %s", v.batchers, want, why)
 	}
 	return no(ReasonStarting, "%d of at least %d batchers are ready", v.batchers, want)
 }

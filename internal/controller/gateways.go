@@ -61,6 +61,9 @@ func gatewaysReady(v view) verdict {
 		return no(condensed(reason), "%d of %d standalone gateways are ready, %s: pod %s: %s", v.gateways, want, leads, pod,
 			explain(reason, detail, pod, v.plan.settings.GatewayImage, "gateway", ""))
 	}
+	if reason, why := withoutCertificate(v, v.seen.gatewayPods); reason != "" {
+		return no(reason, "%d of %d standalone gateways are ready, %s: %s", v.gateways, want, leads, why)
+	}
 	return no(ReasonStarting, "%d of %d standalone gateways are ready, %s", v.gateways, want, leads)
 }
 

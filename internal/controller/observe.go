@@ -39,6 +39,8 @@ type observed struct {
 	batcherPods []corev1.Pod
 	gatewayPods []corev1.Pod // none while the gateway runs inside the batchers
 	load        fleet.Load
+	// others are the pools that the ladders name; nil for one that is not there.
+	others map[string]*v1alpha1.InferencePool
 	// awaiting says that this process has not scraped often enough yet to know rates, of a pool whose status
 	// says what its predecessor knew: what stands there stays until it is known better.
 	awaiting bool
@@ -67,6 +69,9 @@ func (r *InferencePoolReconciler) observe(ctx context.Context, pool *v1alpha1.In
 		if err := r.observeLeftovers(ctx, pool, o); err != nil {
 			return nil, err
 		}
+	}
+	if err := r.observeReroutes(ctx, pool, o); err != nil {
+		return nil, err
 	}
 	pods, err := r.pods(ctx, pool)
 	if err != nil {

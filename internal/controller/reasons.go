@@ -15,6 +15,8 @@ const (
 	ConditionColdStart         = "ColdStartInBudget"
 	// ConditionCertificateCurrent is only of a pool with TLS.
 	ConditionCertificateCurrent = "CertificateCurrent"
+	// ConditionReroutesUsable is only of a pool whose ladders name other pools.
+	ConditionReroutesUsable = "ReroutesUsable"
 )
 
 // ConditionAccepted is the condition type of an InferenceTenant.
@@ -47,6 +49,15 @@ const (
 	ReasonCertificateExpired  = "CertificateExpired"
 	ReasonCertificateEndsSoon = "CertificateEndsSoon"
 
+	ReasonReroutesFit       = "ReroutesFit"
+	ReasonRerouteNoPool     = "ReroutePoolMissing"
+	ReasonRerouteWrongModel = "RerouteWrongModel"
+	ReasonRerouteNeedsTLS   = "RerouteNeedsTLS"
+	ReasonRerouteNoTLS      = "RerouteWithoutTLS"
+	ReasonRerouteCAMissing  = "RerouteCAMissing"
+	ReasonRerouteCAInvalid  = "RerouteCAInvalid"
+	ReasonRerouteFailing    = "RerouteFailing"
+
 	ReasonNotMeasured  = "NotMeasured"
 	ReasonWithinBudget = "WithinBudget"
 	ReasonOverBudget   = "OverBudget"
@@ -70,6 +81,7 @@ const (
 	EventCertificate  = "CertificateProblem"
 	EventPoisoned     = "PoisonedInput"
 	EventReplaced     = "WorkerReplaced"
+	EventReroute      = "RerouteProblem"
 )
 
 // actionReconcile is the action of every event: what the operator was doing.

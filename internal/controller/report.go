@@ -71,6 +71,7 @@ func (r *InferencePoolReconciler) tell(pool *v1alpha1.InferencePool, old, next *
 	r.tellCondition(pool, old, next, ConditionNamesAvailable, "", EventNameTaken)
 	r.tellCondition(pool, old, next, ConditionCapacityAvailable, "", EventNoCapacity)
 	r.tellCondition(pool, old, next, ConditionCertificateCurrent, "", EventCertificate)
+	r.tellCondition(pool, old, next, ConditionReroutesUsable, "", EventReroute)
 }
 
 // tellCondition makes an event of a condition that changed; where good is empty, only of one that turned

@@ -50,6 +50,14 @@ type Load struct {
 	// Certificates are what the gateways of a pool with TLS serve, those that are not Ready included, in the order
 	// of their pods' names.
 	Certificates []Certificate
+	// Reroutes are what is wrong with the pools that ladders name, as the gateways see it, in the same order.
+	Reroutes []RerouteProblem
+}
+
+// RerouteProblem is what one gateway says of a pool that it hands requests to.
+type RerouteProblem struct {
+	Pod string
+	wire.RerouteProblem
 }
 
 // Certificate is what one gateway says of its certificate.
@@ -98,6 +106,11 @@ func (s *Scraper) Load(pool types.NamespacedName, now time.Time) Load {
 		age := now.Sub(sample.received)
 		if c := sample.last.TLS; c != nil && age <= freshFor {
 			l.Certificates = append(l.Certificates, Certificate{t.Name, *c})
+		}
+		if age <= freshFor {
+			for _, r := range sample.last.Reroutes {
+				l.Reroutes = append(l.Reroutes, RerouteProblem{t.Name, r})
+			}
 		}
 		if t.Unready {
 			continue

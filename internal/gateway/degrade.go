@@ -159,15 +159,22 @@ func (g *Gateway) countDegraded(x *exchange) {
 }
 
 // checkLadders says why a ladder cannot be climbed by this process.
-func checkLadders(p poolspec.Pool, url func(string) string) error {
+func checkLadders(p poolspec.Pool, url func(poolspec.Step) string) error {
 	for _, t := range p.Tiers {
 		if t.Degrade == nil {
 			continue
 		}
 		for _, steps := range [][]poolspec.Step{t.Degrade.Yellow, t.Degrade.Red} {
 			for _, s := range steps {
-				if s.Pool != "" && url(s.Pool) == "" {
+				if s.Pool == "" {
+					continue
+				}
+				at := url(s)
+				switch {
+				case at == "":
 					return fmt.Errorf("tier %q reroutes to pool %q, whose address is not known", t.Name, s.Pool)
+				case s.TLS != nil && !strings.HasPrefix(at, "https://"):
+					return fmt.Errorf("tier %q reroutes to pool %q over TLS, and its address is %s", t.Name, s.Pool, at)
 				}
 			}
 		}

@@ -1,25 +1,17 @@
 package gateway
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
-	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"sluice.dev/sluice/internal/quota"
 	"sluice.dev/sluice/internal/rendezvous"
-)
-
-// Paths of the quota questions between the gateways of one pool, on the internal port.
-const (
-	pathReserve = "/internal/quota/reserve"
-	pathSettle  = "/internal/quota/settle"
 )
 
 const (
@@ -27,11 +19,6 @@ const (
 	askTimeout = 50 * time.Millisecond
 	// ownerRest is how long an owner that did not answer is not asked again.
 	ownerRest = time.Second
-	// settleQueue bounds the settlements on their way to owners. One that finds no place is dropped: its
-	// reservation counts as spent, so the limit errs on the strict side.
-	settleQueue = 4096
-	// settlers is the number of connections on which settlements leave.
-	settlers = 4
 )
 
 // FleetQuota keeps every tenant's bucket at one gateway of the pool, which rendezvous hashing of the tenant
@@ -51,7 +38,7 @@ type FleetQuota struct {
 	mu      sync.Mutex
 	resting map[string]time.Time // owners that did not answer, until when
 
-	settles  chan settlement
+	flights  sync.WaitGroup // goroutines that send
 	fallback atomic.Uint64
 	dropped  atomic.Uint64
 }
@@ -64,50 +51,52 @@ type Peer struct {
 
 type peerSet struct {
 	names []string
-	addrs map[string]string
-}
-
-type settlement struct {
-	owner string
-	Grant quota.Grant `json:"grant"`
-	Used  quota.Cost  `json:"used"`
+	lines map[string]*quotaLine // by name
+	addrs map[string]*quotaLine // by address
 }
 
 // NewFleetQuota returns the quota of the gateway that the others know by the name self. hold is the longest
-// time that a request can take. Run must be called for settlements to reach other gateways.
+// time that a request can take. Run must be called so that the last settlements leave before the process does.
 func NewFleetQuota(self string, hold time.Duration) *FleetQuota {
 	now := time.Now()
 	return &FleetQuota{
 		ledger: quota.NewLedger(now, hold), shares: quota.NewLedger(now, hold), self: self,
 		client: &http.Client{Transport: &http.Transport{
 			DialContext:         (&net.Dialer{Timeout: askTimeout}).DialContext,
-			MaxIdleConnsPerHost: 64, IdleConnTimeout: time.Minute,
+			MaxIdleConnsPerHost: 2, IdleConnTimeout: time.Minute,
 		}},
-		timeout: askTimeout, resting: map[string]time.Time{}, settles: make(chan settlement, settleQueue),
+		timeout: askTimeout, resting: map[string]time.Time{},
 	}
 }
 
 // SetPeers tells which gateways are ready; this one may be among them or not.
 func (f *FleetQuota) SetPeers(peers []Peer) {
-	set := &peerSet{addrs: make(map[string]string, len(peers))}
+	set := &peerSet{lines: make(map[string]*quotaLine, len(peers)), addrs: make(map[string]*quotaLine, len(peers))}
+	old := f.peers.Load()
 	for _, p := range peers {
 		set.names = append(set.names, p.Name)
-		set.addrs[p.Name] = p.Addr
+		if p.Name == f.self {
+			continue
+		}
+		var l *quotaLine
+		if old != nil {
+			l = old.addrs[p.Addr] // with what is on its way
+		}
+		if l == nil {
+			l = &quotaLine{fleet: f, addr: p.Addr}
+		}
+		set.lines[p.Name], set.addrs[p.Addr] = l, l
 	}
 	f.peers.Store(set)
 }
 
-// owner is the gateway that keeps the tenant's bucket, "" for this one, and the number of gateways.
-func (f *FleetQuota) owner(tenant string) (string, int) {
+// owner is the line to the gateway that keeps the tenant's bucket, nil for this one, and the number of gateways.
+func (f *FleetQuota) owner(tenant string) (*quotaLine, int) {
 	p := f.peers.Load()
 	if p == nil || len(p.names) == 0 {
-		return "", 1
+		return nil, 1
 	}
-	name := p.names[rendezvous.Pick(tenant, p.names)]
-	if name == f.self {
-		return "", len(p.names)
-	}
-	return p.addrs[name], len(p.names)
+	return p.lines[p.names[rendezvous.Pick(tenant, p.names)]], len(p.names)
 }
 
 // budgetKey is what the owner of a shared budget is chosen by; no tenant has such a name.
@@ -120,15 +109,15 @@ func (f *FleetQuota) Reserve(ctx context.Context, now time.Time, q quota.Ask) qu
 		key = budgetKey
 	}
 	owner, n := f.owner(key)
-	if owner == "" {
+	if owner == nil {
 		return f.ledger.Reserve(now, q)
 	}
-	if f.rested(now, owner) {
-		if reply, err := f.ask(ctx, owner, q); err == nil {
-			reply.Grant.Owner = owner
+	if f.rested(now, owner.addr) {
+		if reply, err := owner.ask(ctx, q); err == nil {
+			reply.Grant.Owner = owner.addr
 			return reply
 		} else if ctx.Err() == nil {
-			f.rest(now, owner)
+			f.rest(now, owner.addr)
 		}
 	}
 	f.fallback.Add(1)
@@ -149,32 +138,32 @@ func (f *FleetQuota) Settle(now time.Time, g quota.Grant, used quota.Cost) {
 	case fallbackOwner:
 		f.shares.Settle(now, g, used)
 	default:
-		select {
-		case f.settles <- settlement{owner: g.Owner, Grant: g, Used: used}:
-		default:
+		l := f.peers.Load().addrs[g.Owner] // a grant by another gateway: there were peers
+		if l == nil || !l.settle(settlement{Grant: g, Used: used}) {
 			f.dropped.Add(1)
 		}
 	}
 }
 
-// Run sends settlements to their owners until ctx is done.
+// Run returns when ctx is done and what was on its way to owners has left. Nothing may be reserved or settled any more.
 func (f *FleetQuota) Run(ctx context.Context) {
-	var wg sync.WaitGroup
-	for range settlers {
-		wg.Go(func() {
-			for {
-				select {
-				case <-ctx.Done():
-					return
-				case s := <-f.settles:
-					if err := f.post(ctx, s.owner, pathSettle, s, nil); err != nil {
-						f.dropped.Add(1)
-					}
-				}
-			}
-		})
-	}
-	wg.Wait()
+	<-ctx.Done()
+	f.flights.Wait()
+	f.client.CloseIdleConnections()
+}
+
+// Describe implements prometheus.Collector.
+func (f *FleetQuota) Describe(ch chan<- *prometheus.Desc) { prometheus.DescribeByCollect(f, ch) }
+
+var (
+	descFallback  = desc(metricQuotaFallback, "Reservations decided by this gateway's share of the limits, because the gateway that keeps the bucket did not answer.")
+	descUnsettled = desc(metricQuotaUnsettled, "Reservations whose settlement did not reach the gateway that keeps the bucket: they count as spent there.")
+)
+
+// Collect implements prometheus.Collector.
+func (f *FleetQuota) Collect(ch chan<- prometheus.Metric) {
+	ch <- prometheus.MustNewConstMetric(descFallback, prometheus.CounterValue, float64(f.fallback.Load()))
+	ch <- prometheus.MustNewConstMetric(descUnsettled, prometheus.CounterValue, float64(f.dropped.Load()))
 }
 
 func (f *FleetQuota) rested(now time.Time, owner string) bool {
@@ -192,60 +181,4 @@ func (f *FleetQuota) rest(now time.Time, owner string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.resting[owner] = now.Add(ownerRest)
-}
-
-func (f *FleetQuota) ask(ctx context.Context, owner string, q quota.Ask) (quota.Reply, error) {
-	var reply quota.Reply
-	err := f.post(ctx, owner, pathReserve, q, &reply)
-	return reply, err
-}
-
-func (f *FleetQuota) post(ctx context.Context, addr, path string, in, out any) error {
-	ctx, cancel := context.WithTimeout(ctx, f.timeout)
-	defer cancel()
-	body, err := json.Marshal(in)
-	if err != nil {
-		return err
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+addr+path, bytes.NewReader(body))
-	if err != nil {
-		return err
-	}
-	req.Header.Set("Content-Type", "application/json")
-	res, err := f.client.Do(req)
-	if err != nil {
-		return err
-	}
-	defer res.Body.Close()
-	if res.StatusCode != http.StatusOK && res.StatusCode != http.StatusNoContent {
-		_, _ = io.Copy(io.Discard, io.LimitReader(res.Body, 4096)) // so that the connection is used again
-		return fmt.Errorf("%s answered %s", addr, res.Status)
-	}
-	if out == nil {
-		return nil
-	}
-	return json.NewDecoder(io.LimitReader(res.Body, 1<<16)).Decode(out)
-}
-
-// routes serves the other gateways' questions.
-func (f *FleetQuota) routes(mux *http.ServeMux) {
-	mux.HandleFunc("POST "+pathReserve, func(w http.ResponseWriter, r *http.Request) {
-		var q quota.Ask
-		if err := json.NewDecoder(io.LimitReader(r.Body, 1<<16)).Decode(&q); err != nil || !q.Valid() {
-			http.Error(w, "want a reservation", http.StatusBadRequest)
-			return
-		}
-		// By the codec that reads it: the fast one of public answers writes durations in another form.
-		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(f.ledger.Reserve(time.Now(), q)) // the asker may be gone
-	})
-	mux.HandleFunc("POST "+pathSettle, func(w http.ResponseWriter, r *http.Request) {
-		var s settlement
-		if err := json.NewDecoder(io.LimitReader(r.Body, 1<<16)).Decode(&s); err != nil || !s.Grant.Cost.Valid() || !s.Used.Valid() {
-			http.Error(w, "want a settlement", http.StatusBadRequest)
-			return
-		}
-		f.ledger.Settle(time.Now(), s.Grant, s.Used)
-		w.WriteHeader(http.StatusNoContent)
-	})
 }

@@ -158,7 +158,7 @@ func TestSettlementReachesTheOwner(t *testing.T) {
 	t.Error("900 unused tokens were never given back at the owner")
 }
 
-func isAddr(f *FleetQuota, tenant string) bool { owner, _ := f.owner(tenant); return owner != "" }
+func isAddr(f *FleetQuota, tenant string) bool { owner, _ := f.owner(tenant); return owner != nil }
 
 // The owner is gone: each gateway lets its own share pass, at once after the first question, and the shares
 // are together one burst.
@@ -207,14 +207,18 @@ func TestOwnerGoneFallsBackToAShare(t *testing.T) {
 
 func TestQuotaQuestionsFromStrangers(t *testing.T) {
 	fleet, servers := quotaFleet(t, 1)
-	for _, body := range []string{``, `{`, `{"cost":{"tokens":-5}}`, `{"limits":{"tokens_per_minute":-1}}`} {
-		res, err := http.Post(servers[0].URL+pathReserve, "application/json", strings.NewReader(body))
+	for _, body := range []string{
+		``, `{`, `{"asks":[{"cost":{"tokens":-5}}]}`, `{"asks":[{"limits":{"tokens_per_minute":-1}}]}`, `{"settles":[{"used":{"tokens":-1}}]}`,
+		`{"asks":[{"cost":{"requests":1},"limits":{"requests_per_minute":1}},{"cost":{"tokens":-5}}]}`,
+		`{"asks":[` + strings.Repeat("{},", messageMost) + `{}]}`, strings.Repeat(" ", messageBytes) + `{}`,
+	} {
+		res, err := http.Post(servers[0].URL+pathQuota, "application/json", strings.NewReader(body))
 		if err != nil {
 			t.Fatal(err)
 		}
 		res.Body.Close()
 		if res.StatusCode != 400 {
-			t.Errorf("%q: %s", body, res.Status)
+			t.Errorf("%.200q: %s", body, res.Status)
 		}
 	}
 	if fleet[0].ledger.Len() != 0 {
@@ -225,9 +229,9 @@ func TestQuotaQuestionsFromStrangers(t *testing.T) {
 // Whatever a gateway is asked by another one, it answers and keeps no account of what makes no sense.
 func FuzzQuotaQuestions(f *testing.F) {
 	for _, s := range []string{
-		`{"tenant":"a","limits":{"tokens_per_minute":10},"cost":{"requests":1,"tokens":3}}`,
-		`{"tenant":"a","tier":"free","tier_limits":{"requests_per_minute":9223372036854775807},"pool_limits":{"tokens_per_minute":1},"cost":{"requests":1}}`,
-		`{"grant":{"tenant":"a","pool":true,"cost":{"tokens":3},"slot":1},"used":{"tokens":9223372036854775807}}`, `{`, `null`,
+		`{"asks":[{"tenant":"a","limits":{"tokens_per_minute":10},"cost":{"requests":1,"tokens":3}}]}`,
+		`{"asks":[{"tenant":"a","tier":"free","tier_limits":{"requests_per_minute":17592186044416},"pool_limits":{"tokens_per_minute":1},"cost":{"requests":1}}]}`,
+		`{"asks":[{},{"tenant":"b"}],"settles":[{"grant":{"tenant":"a","pool":true,"cost":{"tokens":3},"slot":1},"used":{"tokens":9223372036854775807}}]}`, `{`, `null`,
 	} {
 		f.Add([]byte(s))
 	}
@@ -235,19 +239,23 @@ func FuzzQuotaQuestions(f *testing.F) {
 	mux := http.NewServeMux()
 	fleet.routes(mux)
 	f.Fuzz(func(t *testing.T, body []byte) {
-		for _, path := range []string{pathReserve, pathSettle} {
-			w := httptest.NewRecorder()
-			mux.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, path, strings.NewReader(string(body))))
-			if w.Code != 200 && w.Code != 204 && w.Code != 400 {
-				t.Errorf("%s: %d for %q", path, w.Code, body)
-			}
-			var r quota.Reply
-			if w.Code != 200 {
-				continue
-			}
-			if err := json.Unmarshal(w.Body.Bytes(), &r); err != nil {
-				t.Fatal(err)
-			}
+		w := httptest.NewRecorder()
+		mux.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, pathQuota, strings.NewReader(string(body))))
+		if w.Code != 200 && w.Code != 400 {
+			t.Errorf("%d for %q", w.Code, body)
+		}
+		if w.Code != 200 {
+			return
+		}
+		var m quotaMessage
+		var a quotaAnswer
+		if err := json.Unmarshal(w.Body.Bytes(), &a); err != nil {
+			t.Fatal(err)
+		}
+		if err := json.Unmarshal(body, &m); err != nil || len(a.Replies) != len(m.Asks) {
+			t.Errorf("%d replies to %q: %v", len(a.Replies), body, err)
+		}
+		for _, r := range a.Replies {
 			if !r.Granted && !r.TooLarge && r.RetryAfter <= 0 {
 				t.Errorf("refused without a wait: %q: %s", body, w.Body)
 			}

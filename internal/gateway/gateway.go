@@ -121,10 +121,11 @@ func New(o Options) (*Gateway, error) {
 	if err != nil {
 		return nil, fmt.Errorf("pool document: %w", err)
 	}
-	if o.PoolURL == nil {
-		o.PoolURL = serviceURL
+	poolURL := serviceURL
+	if o.PoolURL != nil {
+		poolURL = func(s poolspec.Step) string { return o.PoolURL(s.Pool) }
 	}
-	if err := checkLadders(o.Pool, o.PoolURL); err != nil {
+	if err := checkLadders(o.Pool, poolURL); err != nil {
 		return nil, fmt.Errorf("pool document: %w", err)
 	}
 	hours, err := newHours(o.Pool)
@@ -142,7 +143,7 @@ func New(o Options) (*Gateway, error) {
 	g := &Gateway{
 		pool: o.Pool, engine: o.Engine, identity: id, anonymousFlow: flowKey(o.Pool.Name, ""),
 		quota: o.Quota, zone: newZoneView(o.Pool, o.Engine, now), tiers: make([]tierCounters, len(o.Pool.Tiers)),
-		budgets: newBudgets(o.Pool), tokens: tokens, hours: hours, ladders: newLadders(o.Pool), rerouter: newRerouter(o.PoolURL),
+		budgets: newBudgets(o.Pool), tokens: tokens, hours: hours, ladders: newLadders(o.Pool), rerouter: newRerouter(o.Pool, poolURL, o.Log),
 		log: accessLogOf(o), reports: o.Reports, cert: o.Certificate, pseudonyms: pseudonyms(o.Pool),
 		bodyTimeout: defaultTo(o.BodyTimeout, 10*time.Second), writeTimeout: defaultTo(o.WriteTimeout, 10*time.Second),
 		standalone: o.Standalone, relayed: o.Relayed,

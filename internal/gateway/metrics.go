@@ -43,6 +43,9 @@ const (
 	metricDegraded    = "sluice_degraded_requests_total"
 	metricReroutes    = "sluice_reroute_failures_total"
 
+	metricQuotaFallback  = "sluice_quota_fallbacks_total"
+	metricQuotaUnsettled = "sluice_quota_unsettled_total"
+
 	metricCertNotAfter = "sluice_tls_certificate_not_after_seconds"
 	metricCertReloads  = "sluice_tls_certificate_reloads_total"
 	metricCertFailures = "sluice_tls_certificate_failures_total"
@@ -151,7 +154,8 @@ func (c *engineCollector) Collect(ch chan<- prometheus.Metric) {
 			gauge(descQueueDepth, float64(s.Tiers[i].Queued), name)
 		}
 	}
-	if !g.standalone { // the batchers report theirs
+	counter(descPoisonKnown, float64(s.PoisonRefused)) // those that this process answered: a batcher's, or a gateway's
+	if !g.standalone {                                 // the batchers report theirs
 		collectEngine(s, gauge, counter)
 	}
 	for _, z := range []zone.Name{zone.Green, zone.Yellow, zone.Red} {
@@ -179,7 +183,6 @@ func collectEngine(s batching.Snapshot, gauge, counter func(d *prometheus.Desc, 
 	counter(descWasted, float64(s.Wasted))
 	counter(descRetries, float64(s.Retries))
 	counter(descPoisoned, float64(s.Poisoned))
-	counter(descPoisonKnown, float64(s.PoisonRefused))
 	states := map[string]int{}
 	for _, w := range s.Workers {
 		states[w.State]++

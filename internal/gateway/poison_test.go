@@ -7,11 +7,15 @@ import (
 	"sluice.dev/sluice/internal/batching"
 	"sluice.dev/sluice/internal/dispatch"
 	"sluice.dev/sluice/internal/poolspec"
+	"sluice.dev/sluice/internal/relay"
 	"sluice.dev/sluice/internal/wire"
 )
 
-// The engine of a batcher is asked before a request counts as load.
-var _ poisonKeeper = (*dispatch.Engine)(nil)
+// The engine is asked before a request counts as load: a batcher's, and a standalone gateway's.
+var (
+	_ poisonKeeper = (*dispatch.Engine)(nil)
+	_ poisonKeeper = (*relay.Client)(nil)
+)
 
 // poisonEngine is a fake engine that knows one poison.
 type poisonEngine struct{ *fakeEngine }

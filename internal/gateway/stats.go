@@ -50,7 +50,7 @@ func (g *Gateway) stats(now time.Time) wire.Stats {
 		Batches: snap.Batches, Items: snap.Items, BusyMs: uint64(snap.Busy.Milliseconds()), Wasted: snap.Wasted,
 		Workers: snap.Workers, Zone: string(v.zone), ZoneReason: v.reason,
 		Poisoned: snap.Poisoned, PoisonRefused: snap.PoisonRefused, LatestPoison: snap.LatestPoison,
-		UnknownTierTenants: g.strays.list(now),
+		UnknownTierTenants: g.strays.list(now), Reroutes: g.rerouter.problems(now),
 	}
 	if g.cert != nil {
 		s.TLS = g.cert.Status()

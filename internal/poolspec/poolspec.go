@@ -77,7 +77,14 @@ type Step struct {
 	Value     string `json:"value,omitempty"`
 	Pool      string `json:"pool,omitempty"` // another pool of the namespace, with its Model
 	Model     string `json:"model,omitempty"`
+	TLS       *Trust `json:"tls,omitempty"` // how the other pool is asked over TLS; nil: in plain HTTP
 	Answer    string `json:"answer,omitempty"`
+}
+
+// Trust says whom to trust as a server.
+type Trust struct {
+	CAFile     string `json:"caFile"`     // certificates (PEM) that its own must be signed by
+	ServerName string `json:"serverName"` // that its certificate must be valid for
 }
 
 // Batching says how batches form.
@@ -218,6 +225,9 @@ func (t Tier) validate() error {
 			}
 			if set != 1 {
 				return fmt.Errorf("degrade: a step must be one of maxTokens, parameter with value, pool with model, and answer")
+			}
+			if s.TLS != nil && (s.Pool == "" || s.TLS.CAFile == "" || s.TLS.ServerName == "") {
+				return fmt.Errorf("degrade: tls needs a pool, a caFile and a serverName")
 			}
 			if s.Answer != "" && i < len(ladder)-1 {
 				return fmt.Errorf("degrade: a step stands after answer, which always answers")

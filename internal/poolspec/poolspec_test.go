@@ -11,7 +11,7 @@ func TestADocumentIsReadAsItWasWritten(t *testing.T) {
 	want := Default()
 	want.Gateway.SharedLimits = Limits{TokensPerMinute: 5}
 	want.Tiers[0].Limits = Limits{RequestsPerMinute: 7}
-	want.Tiers[0].Degrade = &Degrade{Yellow: []Step{{MaxTokens: 5}, {Parameter: "a", Value: "b"}}, Red: []Step{{Pool: "p", Model: "m"}, {Answer: "x"}}}
+	want.Tiers[0].Degrade = &Degrade{Yellow: []Step{{MaxTokens: 5}, {Parameter: "a", Value: "b"}}, Red: []Step{{Pool: "p", Model: "m", TLS: &Trust{CAFile: "/ca", ServerName: "p"}}, {Answer: "x"}}}
 	want.Tiers[2].Background = true
 	want.Tiers[2].Hours = &Hours{Schedule: "0 22 * * *", Duration: Duration(8 * time.Hour), TimeZone: "UTC"}
 	doc, err := Encode(want)
@@ -49,6 +49,12 @@ func TestADocumentThatMakesNoSenseIsRefusedByName(t *testing.T) {
 		{"a step that is two", "tiers[1].degrade", func(p *Pool) { p.Tiers[1].Degrade = &Degrade{Red: []Step{{MaxTokens: 1, Answer: "x"}}} }},
 		{"a step that is none", "tiers[1].degrade", func(p *Pool) { p.Tiers[1].Degrade = &Degrade{Yellow: []Step{{Pool: "x"}}} }},
 		{"a step after the answer", "tiers[1].degrade", func(p *Pool) { p.Tiers[1].Degrade = &Degrade{Yellow: []Step{{Answer: "x"}, {MaxTokens: 1}}} }},
+		{"TLS to no pool", "tls needs a pool", func(p *Pool) {
+			p.Tiers[1].Degrade = &Degrade{Yellow: []Step{{MaxTokens: 1, TLS: &Trust{CAFile: "x", ServerName: "y"}}}}
+		}},
+		{"TLS that trusts nobody", "tls needs a pool, a caFile", func(p *Pool) {
+			p.Tiers[1].Degrade = &Degrade{Yellow: []Step{{Pool: "p", Model: "m", TLS: &Trust{ServerName: "y"}}}}
+		}},
 		{"a negative limit", "tiers[1].limits", func(p *Pool) { p.Tiers[1].Limits.TokensPerMinute = -1 }},
 		{"traces to nowhere", "telemetry.traces.endpoint", func(p *Pool) { p.Telemetry = &Telemetry{Traces: &Traces{}} }},
 		{"traces of more than all", "telemetry.traces.samplePercent", func(p *Pool) {

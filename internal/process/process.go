@@ -95,6 +95,7 @@ func (p *Process) MakeGateway(o gateway.Options) (err error) {
 	if p.Gateway, err = gateway.New(o); err != nil {
 		return err
 	}
+	p.Gateway.Registry().MustRegister(p.Quota)
 	p.Sources = append(p.Sources, p.Gateway.Run)
 	return nil
 }

@@ -65,6 +65,7 @@ type Client struct {
 	counts   []tierCounts
 	rerouted atomic.Uint64
 	lost     atomic.Uint64
+	poisons  *poisons
 }
 
 // usable are the batchers that take requests now.
@@ -93,6 +94,7 @@ func NewClient(o Options) *Client {
 	c := &Client{
 		tiers: o.Pool.Tiers, prior: o.Pool.Batching.InferenceTime.D() + copies, name: o.Name, log: o.Log, dial: o.Dial,
 		byPeer: map[Peer]*link{}, settled: make(chan struct{}), counts: make([]tierCounts, len(o.Pool.Tiers)),
+		poisons: newPoisons(),
 	}
 	c.calls.New = newCall
 	c.timers.New = func() any { return time.NewTimer(time.Hour) }
@@ -284,7 +286,9 @@ func (c *Client) submit(ctx context.Context, r *batching.Request) (batching.Resu
 			return resultOf(&a, now.Sub(r.Arrival)), nil
 		case a.Cause == string(batching.Draining): // it was never queued there
 		default:
-			return batching.Result{}, rt.refused(&a)
+			e := rt.refused(&a)
+			c.poisons.add(time.Now(), r, e)
+			return batching.Result{}, e
 		}
 	}
 }

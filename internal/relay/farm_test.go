@@ -174,6 +174,9 @@ func (b *testBatcher) Run(ctx context.Context, x *batching.Batch) batching.Outco
 	b.mu.Lock()
 	d := b.runFor
 	for _, t := range x.Tickets {
+		if t.Input == poisonInput {
+			o = batching.Outcome{Kind: batching.Raised, Detail: "ValueError"}
+		}
 		b.asked = append(b.asked, t.ID)
 		o.Results = append(o.Results, wire.Result{RequestID: t.ID, Output: b.peer.Name + ":" + t.Input, Status: wire.StatusOK, Usage: &wire.Usage{PromptTokens: 3, CompletionTokens: 4}})
 	}
@@ -182,6 +185,9 @@ func (b *testBatcher) Run(ctx context.Context, x *batching.Batch) batching.Outco
 	case <-time.After(d):
 	case <-ctx.Done():
 		return batching.Outcome{Kind: batching.Crashed, Detail: "aborted"}
+	}
+	if o.Kind != batching.Answered {
+		o.Results = nil
 	}
 	return o
 }

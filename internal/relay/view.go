@@ -15,7 +15,8 @@ import (
 // Workers are seen by every batcher: the capacity is the largest that any of them sees. Queues are each
 // batcher's own and are added up.
 func (c *Client) Snapshot() batching.Snapshot {
-	s := batching.Snapshot{Parked: int(c.parked.Load()), Lambda: c.rate(), ServiceP50: c.prior, Tiers: make([]batching.TierSnapshot, len(c.tiers))}
+	s := batching.Snapshot{Parked: int(c.parked.Load()), Lambda: c.rate(), ServiceP50: c.prior, PoisonRefused: c.poisons.refused.Load(),
+		Tiers: make([]batching.TierSnapshot, len(c.tiers))}
 	var depth int
 	var offered, service, weight float64
 	queued := make([]int, len(c.tiers))

@@ -212,7 +212,23 @@ type Stats struct {
 
 	TLS *TLSStatus `json:"tls,omitempty"` // only of a pool with TLS
 
+	Reroutes []RerouteProblem `json:"reroutes,omitempty"` // pools of degrade ladders with which something is wrong
+
 	UnknownTierTenants []string `json:"unknown_tier_tenants,omitempty"` // tenants refused because the pool lacks their tier
+}
+
+// Problems of a pool that requests are handed to.
+const (
+	RerouteCAMissing = "ca_missing" // there is no file of those who may sign its certificate
+	RerouteCAInvalid = "ca_invalid" // it has no certificate
+	RerouteFailing   = "failing"    // requests handed to it did not help, and the next will not either
+)
+
+// RerouteProblem says what is wrong with another pool, as one gateway sees it.
+type RerouteProblem struct {
+	Pool    string `json:"pool"`
+	Problem string `json:"problem"` // RerouteCAMissing, RerouteCAInvalid, RerouteFailing
+	Message string `json:"message"`
 }
 
 // Problems of a certificate.

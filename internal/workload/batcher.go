@@ -89,6 +89,7 @@ func (f front) deployment(pool *v1alpha1.InferencePool) (*appsv1ac.DeploymentApp
 		container.WithResources(r)
 	}
 	mountCertificate(pool, container)
+	mountTrust(pool, container)
 	adjustContainer(container, f.pod)
 
 	pod := corev1ac.PodSpec().
@@ -103,6 +104,7 @@ func (f front) deployment(pool *v1alpha1.InferencePool) (*appsv1ac.DeploymentApp
 			spread(pool, f.component, corev1.LabelTopologyZone)).
 		WithContainers(container)
 	withCertificateVolume(pool, pod)
+	withTrustVolume(pool, pod)
 	adjustPod(pod, f.pod)
 
 	template := corev1ac.PodTemplateSpec().WithLabels(podLabels(pool, f.component, f.pod)).WithSpec(pod)

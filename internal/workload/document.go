@@ -36,7 +36,7 @@ func Document(pool *v1alpha1.InferencePool) poolspec.Pool {
 			Background:      t.Class == v1alpha1.ClassBackground || t.Class == v1alpha1.ClassInternal,
 			Hours:           hoursDocument(t.Hours),
 			Limits:          limitsDocument(t.Limits),
-			Degrade:         degradeDocument(t.Degrade),
+			Degrade:         degradeDocument(pool.Namespace, t.Degrade),
 		})
 	}
 	return p
@@ -56,21 +56,21 @@ func limitsDocument(l *v1alpha1.TenantLimits) poolspec.Limits {
 	return poolspec.Limits{RequestsPerMinute: deref(l.RequestsPerMinute, 0), TokensPerMinute: deref(l.TokensPerMinute, 0)}
 }
 
-func degradeDocument(d *v1alpha1.DegradeSpec) *poolspec.Degrade {
+func degradeDocument(namespace string, d *v1alpha1.DegradeSpec) *poolspec.Degrade {
 	if d == nil {
 		return nil
 	}
-	return &poolspec.Degrade{Yellow: ladder(d.Yellow), Red: ladder(d.Red)}
+	return &poolspec.Degrade{Yellow: ladder(namespace, d.Yellow), Red: ladder(namespace, d.Red)}
 }
 
-func ladder(steps []v1alpha1.DegradeStep) (out []poolspec.Step) {
+func ladder(namespace string, steps []v1alpha1.DegradeStep) (out []poolspec.Step) {
 	for _, s := range steps {
 		x := poolspec.Step{MaxTokens: int(deref(s.MaxTokens, 0)), Answer: s.Answer}
 		if s.Parameter != nil {
 			x.Parameter, x.Value = s.Parameter.Name, s.Parameter.Value
 		}
 		if s.Reroute != nil {
-			x.Pool, x.Model = s.Reroute.Pool, s.Reroute.Model
+			x.Pool, x.Model, x.TLS = s.Reroute.Pool, s.Reroute.Model, trustDocument(namespace, s.Reroute)
 		}
 		out = append(out, x)
 	}

@@ -1,10 +1,15 @@
 package workload
 
 import (
+	"maps"
+	"path"
+	"slices"
+
 	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
 	networkingv1ac "k8s.io/client-go/applyconfigurations/networking/v1"
 
 	"sluice.dev/sluice/api/v1alpha1"
+	"sluice.dev/sluice/internal/poolspec"
 	"sluice.dev/sluice/internal/wire"
 )
 
@@ -70,4 +75,76 @@ func withCertificateVolume(pool *v1alpha1.InferencePool, pod *corev1ac.PodSpecAp
 		pod.WithVolumes(corev1ac.Volume().WithName(tlsVolume).WithSecret(corev1ac.SecretVolumeSource().
 			WithSecretName(t.SecretName).WithOptional(true).WithDefaultMode(tlsFileMode)))
 	}
+}
+
+// What pools that are asked over TLS must be signed by: ca.crt of each Secret that a ladder names, in one volume.
+const (
+	caVolume    = "sluice-ca"
+	caDirectory = "/etc/sluice/ca"
+	caKey       = "ca.crt"
+)
+
+// caFile is where the certificates of a Secret are, below caDirectory.
+func caFile(secret string) string { return path.Join(secret, caKey) }
+
+// RerouteServerName is the name that the certificate of a pool which is rerouted to must be valid for.
+func RerouteServerName(namespace string, r *v1alpha1.DegradeReroute) string {
+	if r.TLS.ServerName != "" {
+		return r.TLS.ServerName
+	}
+	return r.Pool + "." + namespace + ".svc"
+}
+
+func trustDocument(namespace string, r *v1alpha1.DegradeReroute) *poolspec.Trust {
+	if r.TLS == nil {
+		return nil
+	}
+	return &poolspec.Trust{CAFile: path.Join(caDirectory, caFile(r.TLS.CASecretName)), ServerName: RerouteServerName(namespace, r)}
+}
+
+// Reroutes are the other pools that the ladders of a pool name, with the steps that name them.
+func Reroutes(pool *v1alpha1.InferencePool) (out []*v1alpha1.DegradeReroute) {
+	for _, t := range pool.Spec.Tiers {
+		if t.Degrade == nil {
+			continue
+		}
+		for _, s := range slices.Concat(t.Degrade.Yellow, t.Degrade.Red) {
+			if s.Reroute != nil {
+				out = append(out, s.Reroute)
+			}
+		}
+	}
+	return out
+}
+
+// trustSecrets are the Secrets whose ca.crt ladders name.
+func trustSecrets(pool *v1alpha1.InferencePool) []string {
+	secrets := map[string]bool{}
+	for _, r := range Reroutes(pool) {
+		if r.TLS != nil {
+			secrets[r.TLS.CASecretName] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(secrets))
+}
+
+func mountTrust(pool *v1alpha1.InferencePool, c *corev1ac.ContainerApplyConfiguration) {
+	if len(trustSecrets(pool)) > 0 {
+		c.WithVolumeMounts(corev1ac.VolumeMount().WithName(caVolume).WithMountPath(caDirectory).WithReadOnly(true))
+	}
+}
+
+// withTrustVolume has ca.crt, and never a key, of those Secrets. They are optional, so that a pod without them serves
+// all that needs none; the gateway says what is missing.
+func withTrustVolume(pool *v1alpha1.InferencePool, pod *corev1ac.PodSpecApplyConfiguration) {
+	secrets := trustSecrets(pool)
+	if len(secrets) == 0 {
+		return
+	}
+	volume := corev1ac.ProjectedVolumeSource().WithDefaultMode(tlsFileMode)
+	for _, name := range secrets {
+		volume.WithSources(corev1ac.VolumeProjection().WithSecret(corev1ac.SecretProjection().WithName(name).WithOptional(true).
+			WithItems(corev1ac.KeyToPath().WithKey(caKey).WithPath(caFile(name)))))
+	}
+	pod.WithVolumes(corev1ac.Volume().WithName(caVolume).WithProjected(volume))
 }

@@ -66,6 +66,39 @@ func TestTLSOpens443AndClosesWhatThePoolDoesNotWant(t *testing.T) {
 	}
 }
 
+// Of the Secrets that ladders name ca.crt is mounted and nothing else, once each, where the gateway finds it.
+func TestWhomToTrustIsMounted(t *testing.T) {
+	pool := defaulted()
+	reroute := func(to, secret, name string) []v1alpha1.DegradeStep {
+		return []v1alpha1.DegradeStep{{Reroute: &v1alpha1.DegradeReroute{Pool: to, Model: "m", TLS: &v1alpha1.RerouteTLS{CASecretName: secret, ServerName: name}}}}
+	}
+	pool.Spec.Gateway.Replicas = 1
+	pool.Spec.Tiers[0].Degrade = &v1alpha1.DegradeSpec{Yellow: reroute("b", "z-ca", ""), Red: reroute("c", "a-ca", "models.example.com")}
+	pool.Spec.Tiers[1].Degrade = &v1alpha1.DegradeSpec{Red: reroute("b", "z-ca", "")}
+	d := Document(pool)
+	for _, name := range []string{"llm-batcher", "llm-gateway"} {
+		pod := deployment(t, pool, name).Spec.Template.Spec
+		if len(pod.Volumes) != 1 || len(pod.Containers[0].VolumeMounts) != 1 || !*pod.Containers[0].VolumeMounts[0].ReadOnly {
+			t.Fatalf("%s: volumes %+v", name, pod.Volumes)
+		}
+		var files []string
+		for _, s := range pod.Volumes[0].Projected.Sources {
+			if len(s.Secret.Items) != 1 || *s.Secret.Items[0].Key != "ca.crt" || !*s.Secret.Optional {
+				t.Errorf("%s: %+v", name, s.Secret)
+			}
+			files = append(files, *pod.Containers[0].VolumeMounts[0].MountPath+"/"+*s.Secret.Items[0].Path)
+		}
+		want := []poolspec.Trust{{CAFile: files[0], ServerName: "models.example.com"}, {CAFile: files[1], ServerName: "b." + pool.Namespace + ".svc"}}
+		if len(files) != 2 || *d.Tiers[0].Degrade.Red[0].TLS != want[0] || *d.Tiers[0].Degrade.Yellow[0].TLS != want[1] || *d.Tiers[1].Degrade.Red[0].TLS != want[1] {
+			t.Errorf("%s: mounted at %v, the document says %+v, %+v", name, files, d.Tiers[0].Degrade.Red[0].TLS, d.Tiers[0].Degrade.Yellow[0].TLS)
+		}
+	}
+	pool.Spec.Tiers[0].Degrade.Red[0].Reroute.TLS, pool.Spec.Tiers[0].Degrade.Yellow[0].Reroute.TLS, pool.Spec.Tiers[1].Degrade = nil, nil, nil
+	if v := deployment(t, pool, "llm-batcher").Spec.Template.Spec.Volumes; len(v) != 0 || Document(pool).Tiers[0].Degrade.Red[0].TLS != nil {
+		t.Errorf("without TLS: %+v", v)
+	}
+}
+
 func TestTelemetryReachesTheDataPlane(t *testing.T) {
 	pool := defaulted()
 	if Document(pool).Telemetry != nil {

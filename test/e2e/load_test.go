@@ -94,10 +94,30 @@ func startLoadOf(ctx context.Context, ns, pool, schedule, expect string, tiers .
 	GinkgoHelper()
 	var service corev1.Service
 	Expect(env.client.Get(ctx, types.NamespacedName{Namespace: ns, Name: pool}, &service)).To(Succeed())
-	args := []string{"--url", "http://" + service.Spec.ClusterIP, "--model", pool, "--phase", schedule, "--expect", expect, "--json", "-", "--quiet"}
+	return startLoadPod(ctx, ns, "", append([]string{"--url", "http://" + service.Spec.ClusterIP, "--model", pool, "--phase", schedule, "--expect", expect}, tierArgs(tiers)...))
+}
+
+// startTLSLoad is startLoad over TLS, which trusts the certificates of a key of the Secret trust and checks the
+// Service's name.
+func startTLSLoad(ctx context.Context, ns, pool, schedule, trust, key string) load {
+	GinkgoHelper()
+	return startLoadPod(ctx, ns, trust, []string{"--url", "https://" + serverName(ns, pool), "--ca", "/trust/" + key, "--model", pool, "--phase", schedule})
+}
+
+// serverName is the name of a pool's Service that its certificate must be valid for.
+func serverName(ns, pool string) string { return pool + "." + ns + ".svc" }
+
+func tierArgs(tiers []tierLoad) (args []string) {
 	for _, t := range tiers {
 		args = append(args, "--tier", fmt.Sprintf("%s=%d,key=%s", t.name, t.weight, t.key))
 	}
+	return args
+}
+
+// startLoadPod runs the load generator with the arguments; a Secret, if one is named, is mounted at /trust.
+func startLoadPod(ctx context.Context, ns, secret string, args []string) load {
+	GinkgoHelper()
+	args = append(args, "--json", "-", "--quiet")
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{GenerateName: "load-", Namespace: ns},
 		Spec: corev1.PodSpec{
@@ -117,6 +137,10 @@ func startLoadOf(ctx context.Context, ns, pool, schedule, expect string, tiers .
 				},
 			}},
 		},
+	}
+	if secret != "" {
+		pod.Spec.Volumes = []corev1.Volume{{Name: "trust", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: secret}}}}
+		pod.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "trust", MountPath: "/trust", ReadOnly: true}}
 	}
 	Expect(env.client.Create(ctx, pod)).To(Succeed())
 	l := load{ns, pod.Name}

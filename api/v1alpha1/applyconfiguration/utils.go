@@ -69,6 +69,8 @@ func ForKind(kind schema.GroupVersionKind) interface{} {
 		return &apiv1alpha1.PythonBackendApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("QueueStatus"):
 		return &apiv1alpha1.QueueStatusApplyConfiguration{}
+	case v1alpha1.SchemeGroupVersion.WithKind("RerouteTLS"):
+		return &apiv1alpha1.RerouteTLSApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("ResourceClaim"):
 		return &apiv1alpha1.ResourceClaimApplyConfiguration{}
 	case v1alpha1.SchemeGroupVersion.WithKind("RolloutSpec"):

@@ -9,6 +9,7 @@
 package load
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"time"
@@ -38,7 +39,9 @@ type Tier struct {
 // A Plan says what to send and when a client stops waiting.
 type Plan struct {
 	// Targets are host:port. Requests go to them in turn.
-	Targets  []string
+	Targets []string
+	// TLS says whom to trust as the targets, whose names are those in Targets; nil is plain HTTP.
+	TLS      *tls.Config
 	API      API
 	Path     string // of the request; default /v1/inference, for Instances /v1/models/MODEL:predict
 	Model    string // default local

@@ -3,6 +3,7 @@ package load
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -78,7 +79,14 @@ func (r *run) connect() error {
 }
 
 func (r *run) dial(target int) (*conn, error) {
-	nc, err := net.DialTimeout("tcp", r.plan.Targets[target], r.plan.AnswerBound)
+	d := &net.Dialer{Timeout: r.plan.AnswerBound}
+	var nc net.Conn
+	var err error
+	if addr := r.plan.Targets[target]; r.plan.TLS == nil {
+		nc, err = d.Dial("tcp", addr)
+	} else {
+		nc, err = tls.DialWithDialer(d, "tcp", addr, r.plan.TLS)
+	}
 	if err != nil {
 		return nil, err
 	}

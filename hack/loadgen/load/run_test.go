@@ -2,9 +2,12 @@ package load
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"fmt"
 	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -34,6 +37,28 @@ func serve(t *testing.T, h http.HandlerFunc, change func(*Plan)) *Report {
 		t.Fatalf("scheduled %d, sent %d, outcomes %d: every request has exactly one outcome", r.Scheduled, r.Sent, sum)
 	}
 	return r
+}
+
+// Over TLS nobody is trusted but whom the plan says.
+func TestTLS(t *testing.T) {
+	h := func(w http.ResponseWriter, r *http.Request) {
+		answerWith(w, map[string]string{"output": decode(r).Input})
+	}
+	s := httptest.NewTLSServer(http.HandlerFunc(h))
+	defer s.Close()
+	s.Config.ErrorLog = log.New(io.Discard, "", 0)
+	roots := x509.NewCertPool()
+	p := Plan{
+		Targets: []string{strings.TrimPrefix(s.URL, "https://")}, TLS: &tls.Config{RootCAs: roots},
+		Schedule: Poisson([]Phase{{200, 200, 100 * time.Millisecond}}, 1),
+	}
+	if _, err := Run(context.Background(), p); err == nil || !strings.Contains(err.Error(), "certificate") {
+		t.Errorf("an unknown authority: %v", err)
+	}
+	roots.AddCert(s.Certificate())
+	if r, err := Run(context.Background(), p); err != nil || r.Served == 0 || r.Served != r.Sent {
+		t.Errorf("%+v, %v", r, err)
+	}
 }
 
 type nativeBody struct {

@@ -132,6 +132,9 @@ var schemaYAML = typed.YAMLObject(`types:
     - name: pool
       type:
         scalar: string
+    - name: tls
+      type:
+        namedType: dev.sluice.sluice.api.v1alpha1.RerouteTLS
 - name: dev.sluice.sluice.api.v1alpha1.DegradeSpec
   map:
     fields:
@@ -561,6 +564,15 @@ var schemaYAML = typed.YAMLObject(`types:
         scalar: numeric
 - name: dev.sluice.sluice.api.v1alpha1.RequestClass
   scalar: string
+- name: dev.sluice.sluice.api.v1alpha1.RerouteTLS
+  map:
+    fields:
+    - name: caSecretName
+      type:
+        scalar: string
+    - name: serverName
+      type:
+        scalar: string
 - name: dev.sluice.sluice.api.v1alpha1.ResourceClaim
   map:
     fields:

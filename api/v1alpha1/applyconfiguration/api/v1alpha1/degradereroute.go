@@ -14,6 +14,10 @@ type DegradeRerouteApplyConfiguration struct {
 	Pool *string `json:"pool,omitempty"`
 	// model is that pool's spec.model.
 	Model *string `json:"model,omitempty"`
+	// tls asks the other pool over TLS, on port 443 of its Service. Unset, it is asked in plain HTTP on port 80, which
+	// a pool with gateway.tls closes unless it says plainHTTP: Open. The condition ReroutesUsable says when this
+	// does not fit the other pool.
+	TLS *RerouteTLSApplyConfiguration `json:"tls,omitempty"`
 }
 
 // DegradeRerouteApplyConfiguration constructs a declarative configuration of the DegradeReroute type for use with
@@ -35,5 +39,13 @@ func (b *DegradeRerouteApplyConfiguration) WithPool(value string) *DegradeRerout
 // If called multiple times, the Model field is set to the value of the last call.
 func (b *DegradeRerouteApplyConfiguration) WithModel(value string) *DegradeRerouteApplyConfiguration {
 	b.Model = &value
+	return b
+}
+
+// WithTLS sets the TLS field in the declarative configuration to the given value
+// and returns the receiver, so that objects can be built by chaining "With" function invocations.
+// If called multiple times, the TLS field is set to the value of the last call.
+func (b *DegradeRerouteApplyConfiguration) WithTLS(value *RerouteTLSApplyConfiguration) *DegradeRerouteApplyConfiguration {
+	b.TLS = value
 	return b
 }
