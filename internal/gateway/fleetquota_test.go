@@ -2,7 +2,6 @@ package gateway
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -11,6 +10,7 @@ import (
 	"time"
 
 	"sluice.dev/sluice/internal/quota"
+	"sluice.dev/sluice/internal/wire"
 )
 
 // quotaFleet is n gateways that share limits over real sockets.
@@ -249,10 +249,10 @@ func FuzzQuotaQuestions(f *testing.F) {
 		}
 		var m quotaMessage
 		var a quotaAnswer
-		if err := json.Unmarshal(w.Body.Bytes(), &a); err != nil {
+		if err := wire.Decode(w.Body.Bytes(), &a); err != nil {
 			t.Fatal(err)
 		}
-		if err := json.Unmarshal(body, &m); err != nil || len(a.Replies) != len(m.Asks) {
+		if err := wire.Decode(body, &m); err != nil || len(a.Replies) != len(m.Asks) {
 			t.Errorf("%d replies to %q: %v", len(a.Replies), body, err)
 		}
 		for _, r := range a.Replies {

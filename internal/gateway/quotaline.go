@@ -3,7 +3,6 @@ package gateway
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -12,6 +11,7 @@ import (
 	"time"
 
 	"sluice.dev/sluice/internal/quota"
+	"sluice.dev/sluice/internal/wire"
 )
 
 // pathQuota takes quotaMessages between the gateways of one pool, on the internal port.
@@ -210,7 +210,7 @@ func (l *quotaLine) send(asks []*question, settles []settlement) {
 func (f *FleetQuota) post(addr string, m *quotaMessage) (a quotaAnswer, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), f.timeout)
 	defer cancel()
-	body, err := json.Marshal(m)
+	body, err := wire.AppendJSON(nil, m)
 	if err != nil {
 		return a, err
 	}
@@ -231,7 +231,7 @@ func (f *FleetQuota) post(addr string, m *quotaMessage) (a quotaAnswer, err erro
 	case res.StatusCode != http.StatusOK:
 		return a, fmt.Errorf("%s answered %s", addr, res.Status)
 	}
-	return a, json.Unmarshal(raw, &a)
+	return a, wire.Decode(raw, &a)
 }
 
 // routes serves the other gateways' messages.
@@ -239,7 +239,7 @@ func (f *FleetQuota) routes(mux *http.ServeMux) {
 	mux.HandleFunc("POST "+pathQuota, func(w http.ResponseWriter, r *http.Request) {
 		var m quotaMessage
 		raw, err := io.ReadAll(http.MaxBytesReader(w, r.Body, messageBytes))
-		if err != nil || json.Unmarshal(raw, &m) != nil || !m.valid() {
+		if err != nil || wire.Decode(raw, &m) != nil || !m.valid() {
 			http.Error(w, "want reservations and settlements", http.StatusBadRequest)
 			return
 		}
@@ -251,9 +251,8 @@ func (f *FleetQuota) routes(mux *http.ServeMux) {
 		for i := range m.Asks {
 			a.Replies[i] = f.ledger.Reserve(now, m.Asks[i])
 		}
-		w.Header().Set("Content-Type", "application/json")
-		// By the codec that reads it: the fast one of public answers writes durations in another form.
-		_ = json.NewEncoder(w).Encode(a) // the asker may be gone
+		// By the codec that reads it: encoding/json writes durations in another form.
+		writeJSON(w, http.StatusOK, "application/json", a)
 	})
 }
 
