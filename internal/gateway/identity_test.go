@@ -111,6 +111,9 @@ func TestTrustedHeaders(t *testing.T) {
 		from("10.1.0.1:1").want(401, "missing_tenant")
 		from("10.1.0.1:1", "Sluice-Tenant", strings.Repeat("a", 1<<20), "Sluice-Tier", "paid").want(400, "invalid_header")
 		from("10.1.0.1:1", "Sluice-Tenant", "a\tb", "Sluice-Tier", "paid").want(400, "invalid_header")
+		if n := counter(t, r.Gateway, `sluice_requests_total{code="400",reason="invalid_header",tier="unknown"}`); n != 2 {
+			t.Errorf("%v tenant headers that are none counted", n)
+		}
 		from("10.1.0.1:1", "Sluice-Tenant", "acme", "Sluice-Tier", "gold").want(403, "unknown_tier")
 		from("10.1.0.1:1", "Sluice-Tenant", "stranger").want(403, "unknown_tier")
 		if w := from("10.1.0.1:1", "Sluice-Tenant", "limited"); w.Code != 200 { // its object says the tier
@@ -145,12 +148,26 @@ func TestUnknownTierIsReported(t *testing.T) {
 	})
 }
 
-// 100,000 wrong keys leave nothing behind and never touch the engine or a body.
+// 100,000 wrong keys in 10 s leave nothing behind and never touch the engine or a body; who has a right one is served
+// all the while.
 func TestWrongKeysAreCheap(t *testing.T) {
 	inBubble(t, 1, withKeys, func(t *testing.T, r *rig) {
 		r.tenants.Set([]Tenant{keyed("acme", "paid", "acme-key", quota.Limits{})})
 		body := &countingReader{}
+		began, served := time.Now(), 0
+		var good sync.WaitGroup
+		good.Go(func() {
+			for time.Since(began) < 10*time.Second {
+				if w := r.post(t, "/v1/inference", hello, "X-API-Key", "acme-key"); w.Code != 200 {
+					t.Errorf("the right key during the flood: %d %s", w.Code, w.Body)
+				}
+				served++
+			}
+		})
 		for i := range 100_000 {
+			if i%100 == 99 {
+				time.Sleep(10 * time.Millisecond)
+			}
 			req := httptest.NewRequestWithContext(r.ctx, http.MethodPost, "/v1/inference", body)
 			req.Header.Set("X-API-Key", fmt.Sprint("wrong", i))
 			w := httptest.NewRecorder()
@@ -158,6 +175,10 @@ func TestWrongKeysAreCheap(t *testing.T) {
 			if w.Code != 401 {
 				t.Fatalf("key %d: %d", i, w.Code)
 			}
+		}
+		good.Wait()
+		if served < 80 { // one after the other, 100 ms each
+			t.Errorf("%d with the right key", served)
 		}
 		if body.reads > 0 {
 			t.Errorf("%d reads of bodies of unknown callers", body.reads)
