@@ -21,6 +21,12 @@ type faraway struct {
 	messages int
 }
 
+func (o *faraway) count() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.messages
+}
+
 func (o *faraway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	o.mu.Lock()
 	o.messages++
@@ -77,8 +83,8 @@ func TestReservationsTravelTogether(t *testing.T) {
 				t.Errorf("tenant %d: %d passed, want %d", i, n, want)
 			}
 		}
-		if o.messages > 450 { // 200 ms, one in 500 us
-			t.Errorf("%d messages for %d reservations", o.messages, tenants*each)
+		if n := o.count(); n > 450 { // 200 ms, one in 500 us
+			t.Errorf("%d messages for %d reservations", n, tenants*each)
 		}
 		if slowest > 2*time.Millisecond {
 			t.Errorf("one waited %v", slowest)
@@ -130,8 +136,8 @@ func TestAnOwnerThatHangs(t *testing.T) {
 		time.Sleep(ownerRest)
 		began := time.Now()
 		asker.Reserve(t.Context(), began, quota.Ask{Tenant: "a", Limits: quota.Limits{RequestsPerMinute: 10}, Cost: quota.Cost{Requests: 1}})
-		if d := time.Since(began); d != askTimeout || o.messages != 2 {
-			t.Errorf("after its rest it was asked for %v, %d messages", d, o.messages)
+		if d := time.Since(began); d != askTimeout || o.count() != 2 {
+			t.Errorf("after its rest it was asked for %v, %d messages", d, o.count())
 		}
 		time.Sleep(time.Second)
 	})
@@ -163,7 +169,8 @@ func TestSettlementsAreBounded(t *testing.T) {
 		for range 2 * settleQueue {
 			asker.Settle(time.Now(), g, quota.Cost{})
 		}
-		if n := asker.dropped.Load(); n < settleQueue || n > settleQueue+messageMost {
+		// One message's worth may have left before the last came.
+		if n := asker.dropped.Load(); n < settleQueue-messageMost || n > settleQueue {
 			t.Errorf("%d dropped of %d", n, 2*settleQueue)
 		}
 		g.Owner = "10.0.0.9:8081" // is gone
