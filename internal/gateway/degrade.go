@@ -2,78 +2,15 @@ package gateway
 
 import (
 	"fmt"
-	"strconv"
 	"strings"
 
 	"sluice.dev/sluice/internal/batching"
+	"sluice.dev/sluice/internal/degrade"
 	"sluice.dev/sluice/internal/poolspec"
-	"sluice.dev/sluice/internal/wire"
-	"sluice.dev/sluice/internal/zone"
 )
 
 // headerDegraded says on an answer how the request was degraded.
 const headerDegraded = "Sluice-Degraded"
-
-// Steps of a ladder, as metrics and answers name them. Those that make a request cheaper come before those
-// that answer it elsewhere.
-const (
-	stepMaxTokens = "max_tokens"
-	stepParameter = "parameter"
-	stepReroute   = "reroute"
-	stepAnswer    = "answer"
-)
-
-// ladder is what a tier does in one zone before it sheds. The zero value does nothing.
-type ladder struct {
-	maxTokens int
-	parameter *wire.Switch
-	instead   []poolspec.Step // reroute and answer, in order
-}
-
-// ladders are a tier's: for Yellow and for Red.
-type ladders struct{ yellow, red ladder }
-
-// newLadders returns the ladders of each tier, nil for a tier without.
-func newLadders(p poolspec.Pool) []*ladders {
-	out := make([]*ladders, len(p.Tiers))
-	for i, t := range p.Tiers {
-		if t.Degrade == nil {
-			continue
-		}
-		red := t.Degrade.Red
-		if len(red) == 0 {
-			red = t.Degrade.Yellow
-		}
-		out[i] = &ladders{yellow: newLadder(t.Degrade.Yellow), red: newLadder(red)}
-	}
-	return out
-}
-
-func newLadder(steps []poolspec.Step) (l ladder) {
-	for _, s := range steps {
-		switch {
-		case s.MaxTokens > 0:
-			l.maxTokens = s.MaxTokens
-		case s.Parameter != "":
-			l.parameter = &wire.Switch{Name: s.Parameter, Value: s.Value}
-		default:
-			l.instead = append(l.instead, s)
-		}
-	}
-	return l
-}
-
-// of is the ladder that holds in a zone. That of Green serves the requests alone that could not be answered in
-// time: nothing is made cheaper there.
-func (l *ladders) of(z zone.Name) ladder {
-	switch z {
-	case zone.Red:
-		return l.red
-	case zone.Yellow:
-		return l.yellow
-	}
-	return ladder{instead: l.yellow.instead}
-}
 
 // degrade makes a request cheaper in Yellow and Red, as its tier's ladder says, and answers one that the zone
 // refused in another way if the ladder has one.
@@ -82,17 +19,7 @@ func (g *Gateway) degrade(x *exchange) *refusal {
 	if l == nil {
 		return x.pending // nil: hardly any pool has ladders
 	}
-	d := l.of(x.zone)
-	if g.pool.Gateway.BackendParameterMode != batching.ParamsNone {
-		if n := x.call.params.MaxTokens; d.maxTokens > 0 && (n == nil || *n > d.maxTokens) {
-			x.call.params.MaxTokens = &d.maxTokens
-			x.degrade(stepMaxTokens, strconv.Itoa(d.maxTokens))
-		}
-		if d.parameter != nil {
-			x.call.params.Switch = d.parameter
-			x.degrade(stepParameter, d.parameter.Name)
-		}
-	}
+	x.degraded = l.In(x.zone).Cheaper(&x.call.params, g.pool.Gateway.BackendParameterMode)
 	if x.pending == nil {
 		return nil
 	}
@@ -103,40 +30,22 @@ func (g *Gateway) degrade(x *exchange) *refusal {
 // the answer if nothing helps.
 func (g *Gateway) answerInstead(x *exchange, ref *refusal) *refusal {
 	l := g.ladders[x.caller.tier]
-	if l == nil || ref.reason == Reason(batching.Draining) || !ref.answer().capacity {
+	if l == nil || ref.reason != ReasonShed && !degrade.Helps(batching.Cause(ref.reason)) {
 		return ref
 	}
-	for _, s := range l.of(x.zone).instead {
-		if s.Answer != "" {
-			x.degraded = nil // what was made cheaper did not run
-			x.degrade(stepAnswer, "")
-			x.result, x.instead = batching.Result{Output: s.Answer}, stepAnswer
-			return nil
-		}
-		if g.reroute(x, s) {
-			x.instead = stepReroute
-			return nil
-		}
-		if x.r.Context().Err() != nil {
-			return refuse(Reason(batching.Cancelled), "the client went away")
-		}
+	by, ok := l.In(x.zone).Instead(func(s poolspec.Step) bool { return g.reroute(x, s) })
+	switch {
+	case ok && by.Answer == "":
+		x.instead = degrade.StepReroute
+		return nil
+	case x.r.Context().Err() != nil:
+		return refuse(Reason(batching.Cancelled), "the client went away")
+	case ok:
+		x.degraded = degrade.After(x.degraded, by)
+		x.result, x.instead = batching.Result{Output: by.Answer}, degrade.StepAnswer
+		return nil
 	}
 	return ref
-}
-
-// degradation is a step that was taken, and which.
-type degradation struct{ step, what string }
-
-// String is the form of answers and logs: "max_tokens=64", "reroute=llm-small", "answer".
-func (d degradation) String() string {
-	if d.what == "" {
-		return d.step
-	}
-	return d.step + "=" + d.what
-}
-
-func (x *exchange) degrade(step, what string) {
-	x.degraded = append(x.degraded, degradation{step, what})
 }
 
 // degradedList is how the request was degraded, for the answer's metadata; nil if it was not.
@@ -151,8 +60,8 @@ func (x *exchange) degradedList() (out []string) {
 func (g *Gateway) countDegraded(x *exchange) {
 	tier := g.pool.Tiers[x.caller.tier].Name
 	for _, d := range x.degraded {
-		if d.step != stepElsewhere {
-			g.metrics.degraded.WithLabelValues(tier, string(x.zone), d.step).Inc()
+		if d.Step != stepElsewhere {
+			g.metrics.degraded.WithLabelValues(tier, string(x.zone), d.Step).Inc()
 		}
 	}
 	x.w.Header().Set(headerDegraded, strings.Join(x.degradedList(), ", "))

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"sluice.dev/sluice/internal/batching"
+	"sluice.dev/sluice/internal/degrade"
 	"sluice.dev/sluice/internal/poolspec"
 	"sluice.dev/sluice/internal/quota"
 	"sluice.dev/sluice/internal/zone"
@@ -99,7 +100,7 @@ func TestDegradeMakesCheaper(t *testing.T) {
 		for _, c := range []struct {
 			zone, step string
 			want       float64
-		}{{"Yellow", stepMaxTokens, 2}, {"Yellow", stepParameter, 3}, {"Red", stepMaxTokens, 1}, {"Green", stepMaxTokens, 0}} {
+		}{{"Yellow", degrade.StepMaxTokens, 2}, {"Yellow", degrade.StepParameter, 3}, {"Red", degrade.StepMaxTokens, 1}, {"Green", degrade.StepMaxTokens, 0}} {
 			if got := degradedCount(t, r.Gateway, c.zone, c.step); got != c.want {
 				t.Errorf("%s %s counted %v times, want %v", c.zone, c.step, got, c.want)
 			}
@@ -171,6 +172,17 @@ func TestInfeasibleRequestIsAnsweredInstead(t *testing.T) {
 	})
 }
 
+// What a ladder helps is what the table of answers calls a want of capacity. A batcher that drains is asked again
+// elsewhere, and background work, which has no ladder, pauses.
+func TestWhatALadderHelpsIsAWantOfCapacity(t *testing.T) {
+	for r, a := range answers {
+		want := a.capacity && r != ReasonPaused && r != Reason(batching.Draining)
+		if got := r == ReasonShed || degrade.Helps(batching.Cause(r)); got != want {
+			t.Errorf("%s: a ladder helps is %v, want %v", r, got, want)
+		}
+	}
+}
+
 // transport answers HTTP calls by handlers in this process.
 type transport map[string]http.Handler
 
@@ -218,7 +230,7 @@ func TestRerouteToAnotherPool(t *testing.T) {
 		if d := time.Until(otherEngine.last.Deadline); d <= 0 || d > 2*time.Second {
 			t.Errorf("the other pool has %v for it", d)
 		}
-		if n := degradedCount(t, r.Gateway, "Yellow", stepReroute); n != 1 {
+		if n := degradedCount(t, r.Gateway, "Yellow", degrade.StepReroute); n != 1 {
 			t.Errorf("counted %v times", n)
 		}
 		// In OpenAI's shape, with the other pool's usage.
@@ -232,7 +244,7 @@ func TestRerouteToAnotherPool(t *testing.T) {
 		if w.Code != 200 || said(t, w) != "answer" {
 			t.Errorf("%d %s", w.Code, w.Body)
 		}
-		if n := counter(t, other, metricReroutes) + degradedCount(t, other, "Yellow", stepReroute); n != 0 {
+		if n := counter(t, other, metricReroutes) + degradedCount(t, other, "Yellow", degrade.StepReroute); n != 0 {
 			t.Error("the other pool handed on what had been handed to it")
 		}
 		if n := counter(t, r.Gateway, metricReroutes); n != 1 {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"sluice.dev/sluice/internal/batching"
+	"sluice.dev/sluice/internal/degrade"
 	"sluice.dev/sluice/internal/quota"
 	"sluice.dev/sluice/internal/telemetry"
 	"sluice.dev/sluice/internal/wire"
@@ -37,10 +38,10 @@ type exchange struct {
 	maxTokens     int64
 	warnings      []string
 
-	zone     zone.Name     // that the request was judged by
-	pending  *refusal      // of the zone, while the tier's ladder may still have an answer
-	degraded []degradation // what the ladder did
-	instead  string        // the step that answered instead of the batcher, "": none
+	zone     zone.Name       // that the request was judged by
+	pending  *refusal        // of the zone, while the tier's ladder may still have an answer
+	degraded []degrade.Taken // what the ladder did
+	instead  string          // the step that answered instead of the batcher, "": none
 	grant    quota.Grant
 	levels   []quota.Level
 	deadline time.Time

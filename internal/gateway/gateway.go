@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"sluice.dev/sluice/internal/batching"
+	"sluice.dev/sluice/internal/degrade"
 	"sluice.dev/sluice/internal/poolspec"
 	"sluice.dev/sluice/internal/quota"
 	"sluice.dev/sluice/internal/wire"
@@ -85,8 +86,8 @@ type Gateway struct {
 	quota         Quota
 	budgets       budgets
 	tokens        *tokenCounter
-	hours         []*zone.Hours // by tier, nil: always
-	ladders       []*ladders    // by tier, nil: none
+	hours         []*zone.Hours      // by tier, nil: always
+	ladders       []*degrade.Ladders // by tier, nil: none
 	rerouter      *rerouter
 	zone          *zoneView
 	strays        strays
@@ -143,7 +144,7 @@ func New(o Options) (*Gateway, error) {
 	g := &Gateway{
 		pool: o.Pool, engine: o.Engine, identity: id, anonymousFlow: flowKey(o.Pool.Name, ""),
 		quota: o.Quota, zone: newZoneView(o.Pool, o.Engine, now), tiers: make([]tierCounters, len(o.Pool.Tiers)),
-		budgets: newBudgets(o.Pool), tokens: tokens, hours: hours, ladders: newLadders(o.Pool), rerouter: newRerouter(o.Pool, poolURL, o.Log),
+		budgets: newBudgets(o.Pool), tokens: tokens, hours: hours, ladders: degrade.Of(o.Pool), rerouter: newRerouter(o.Pool, poolURL, o.Log),
 		log: accessLogOf(o), reports: o.Reports, cert: o.Certificate, pseudonyms: pseudonyms(o.Pool),
 		bodyTimeout: defaultTo(o.BodyTimeout, 10*time.Second), writeTimeout: defaultTo(o.WriteTimeout, 10*time.Second),
 		standalone: o.Standalone, relayed: o.Relayed,

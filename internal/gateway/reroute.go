@@ -10,13 +10,13 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
 
 	"sluice.dev/sluice/internal/batching"
+	"sluice.dev/sluice/internal/degrade"
 	"sluice.dev/sluice/internal/poolspec"
 	"sluice.dev/sluice/internal/wire"
 )
@@ -100,11 +100,9 @@ func (g *Gateway) reroute(x *exchange, s poolspec.Step) bool {
 		return false
 	}
 	x.result = batching.Result{Output: text, Usage: usage}
-	// A parameter of this pool's backend did not go with it.
-	x.degraded = slices.DeleteFunc(x.degraded, func(d degradation) bool { return d.step == stepParameter })
-	x.degrade(stepReroute, s.Pool)
+	x.degraded = degrade.After(x.degraded, s)
 	if there != "" {
-		x.degrade(stepElsewhere, there)
+		x.degraded = append(x.degraded, degrade.Taken{Step: stepElsewhere, What: there})
 	}
 	return true
 }

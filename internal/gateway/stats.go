@@ -33,7 +33,7 @@ func (g *Gateway) count(x *exchange, ref *refusal, latency time.Duration) {
 	}
 }
 
-// Stats is what the operator scrapes. The call is the operator's heartbeat: see staleAfter.
+// Stats is what the operator scrapes. The call is the operator's heartbeat: see zone.StaleAfter.
 func (g *Gateway) Stats() wire.Stats {
 	now := time.Now()
 	g.zone.beat(now)

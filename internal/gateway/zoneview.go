@@ -18,9 +18,6 @@ const (
 	// classifyEvery is the tick of the gateway's own zone while its capacity does not change: the rule that
 	// wants the load over capacity for two ticks means two looks at different seconds.
 	classifyEvery = time.Second
-	// staleAfter is how long the operator may be silent before the fleet's zone counts as stale, on this
-	// gateway's monotonic clock. The operator's scrape is the heartbeat.
-	staleAfter = 10 * time.Second
 	// redHold is the shortest stay in Red: a tier that is refused entirely need not ask again before.
 	redHold = 10 * time.Second
 )
@@ -149,7 +146,7 @@ func (v *zoneView) look(now time.Time) *view {
 	w := &view{
 		at: now, snap: snap, own: v.own, zone: v.own.Name, reason: v.own.Reason,
 		permille: make([]int64, len(v.meters)), noWorker: snap.Live == 0,
-		stale: now.Sub(*v.lastBeat.Load()) > staleAfter,
+		stale: now.Sub(*v.lastBeat.Load()) > zone.StaleAfter, // on this gateway's monotonic clock; the operator's scrape is the heartbeat
 	}
 	for i := range w.permille {
 		w.permille[i] = 1000
