@@ -28,8 +28,8 @@ const (
 //	               of capacity that nobody uses)
 //
 // Without capacity the zone is Red with ReasonNoCapacity, until there is any. Without any report it stays as
-// it was. Load is the Interactive tiers' offered rate, smoothed over 5 s; a jump of more than 20 % is
-// believed at once.
+// it was. Load is the Interactive tiers' offered rate, smoothed over 5 s or, where fewer come, over 5,000 requests; a
+// jump of more than 20 % that counting does not explain is believed at once.
 //
 // Classify is a function of its arguments alone and safe for concurrent use. A gateway calls it with its own
 // observation whenever its view of the workers changes, the operator once a scrape.

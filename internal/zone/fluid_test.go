@@ -1,6 +1,8 @@
 package zone
 
 import (
+	"fmt"
+	"math"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -14,13 +16,14 @@ type fluid struct {
 	mu      float64
 	timeout time.Duration // what a request may wait and still count
 	noise   float64       // on the rates that are seen, +-
+	poisson bool          // beside it: arrivals are counted, and a count of n is off by its root
 	lag     time.Duration // of the signal
 }
 
 type fluidResult struct {
-	goodput   float64 // of what could be served
-	flips     int     // changes of zone after the first minute
-	worst     int     // most changes in one minute, the first left out
+	goodput   float64  // of what could be served
+	most      int      // most changes of zone in any 60 s, the first minute left out
+	changes   []string // after the first minute, with their reasons
 	published int
 }
 
@@ -36,8 +39,8 @@ func (f fluid) run(seed uint64) fluidResult {
 	var queue [3]float64
 	var offered [3]float64 // since the last scrape
 	res := fluidResult{}
-	perMinute := map[int]int{}
 	served := 0.0
+	var recent []time.Duration
 	service := 110 * time.Millisecond
 	for at := time.Duration(0); at < 20*time.Minute; at += step {
 		now := epoch.Add(at)
@@ -45,6 +48,9 @@ func (f fluid) run(seed uint64) fluidResult {
 			o := Observation{Complete: true, Sources: 2, Capacity: f.mu}
 			for i := range offered {
 				rate := offered[i] / tick.Seconds() * (1 + f.noise*(2*r.Float64()-1))
+				if f.poisson {
+					rate = max(0, rate+math.Sqrt(rate/tick.Seconds())*r.NormFloat64())
+				}
 				o.Offered = append(o.Offered, rate)
 				o.Depth += int(queue[i])
 				offered[i] = 0
@@ -53,8 +59,12 @@ func (f fluid) run(seed uint64) fluidResult {
 			was := s.Name
 			d, s = Classify(now, p, o, s)
 			if was != "" && d.Changed && at > time.Minute {
-				res.flips++
-				perMinute[int(at/time.Minute)]++
+				res.changes = append(res.changes, fmt.Sprintf("%s %s → %s %s", at, was, d.Name, d.Reason))
+				recent = append(recent, at)
+				for at-recent[0] >= time.Minute {
+					recent = recent[1:]
+				}
+				res.most = max(res.most, len(recent))
 			}
 			next := Signal{Version: 1, Pool: "p", Generation: published.Generation + 1, Zone: d.Name, Reason: d.Reason, Since: d.Since, ObservedAt: now, Capacity: f.mu}
 			for i, t := range p.Tiers {
@@ -94,19 +104,25 @@ func (f fluid) run(seed uint64) fluidResult {
 	}
 	could := min(f.load[0]+f.load[1]+f.load[2], f.mu) * (19 * time.Minute).Seconds()
 	res.goodput = served / could
-	for _, n := range perMinute {
-		res.worst = max(res.worst, n)
-	}
 	return res
 }
 
+// check holds a result against what is promised at a constant load: the zone changes at most once in any minute, and
+// at least 97 % of what could be served is.
+func (res fluidResult) check(t *testing.T, format string, args ...any) {
+	t.Helper()
+	if res.goodput < 0.97 || res.most > 1 {
+		t.Errorf(format+": goodput %.1f %%, at most %d changes in a minute: %v", append(args, res.goodput*100, res.most, res.changes)...)
+	}
+}
+
 // At any constant load from 0.5x to 3x of the capacity, any mix of tiers and any timeout the zone changes at
-// most once a minute, and at least 97 % of what could be served is.
+// most once in any minute, and at least 97 % of what could be served is.
 func TestFluidGoodputAndFlips(t *testing.T) {
 	mixes := map[string][3]float64{"equal": {1, 1, 1}, "mostly free": {0.1, 0.2, 0.7}, "mostly paid": {0.1, 0.8, 0.1}, "enterprise": {0.8, 0.1, 0.1}}
 	for name, mix := range mixes {
 		sum := mix[0] + mix[1] + mix[2]
-		for _, timeout := range []time.Duration{500 * time.Millisecond, 2 * time.Second, 30 * time.Second} {
+		for _, timeout := range []time.Duration{500 * time.Millisecond, time.Second, 2 * time.Second, 5 * time.Second, 10 * time.Second, 30 * time.Second} {
 			for load := 0.5; load <= 3.001; load += 0.1 {
 				for _, noise := range []float64{0, 0.05} {
 					f := fluid{mu: 9090, timeout: timeout, noise: noise, lag: 200 * time.Millisecond}
@@ -114,9 +130,7 @@ func TestFluidGoodputAndFlips(t *testing.T) {
 						f.load[i] = load * f.mu * mix[i] / sum
 					}
 					res := f.run(uint64(load * 100))
-					if res.goodput < 0.97 || res.flips > 19 || res.worst > 2 {
-						t.Errorf("%s at %.2fx, timeout %s, noise %.0f %%: goodput %.1f %%, %d changes in 19 min, at most %d in one", name, load, timeout, noise*100, res.goodput*100, res.flips, res.worst)
-					}
+					res.check(t, "%s at %.2fx, timeout %s, noise %.0f %%", name, load, timeout, noise*100)
 					if res.published > 20*6*3/2 { // one each 10 s, and half as many again
 						t.Errorf("%s at %.2fx, timeout %s, noise %.0f %%: %d documents written in 20 min", name, load, timeout, noise*100, res.published)
 					}

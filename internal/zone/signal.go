@@ -15,6 +15,9 @@ const SignalVersion = 1
 // SignalKey is the key of the document in the ConfigMap `<pool>-zone`.
 const SignalKey = "signal.json"
 
+// StaleAfter is how long the operator may be silent before a gateway takes the last document for stale.
+const StaleAfter = 10 * time.Second
+
 // Bounds of the document, the same as in its schema. A ConfigMap holds 1 MiB.
 const (
 	maxSignalBytes    = 256 << 10

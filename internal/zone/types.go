@@ -72,12 +72,13 @@ type State struct {
 	CalmSince time.Time // since when the conditions to leave have held; zero while they do not
 
 	// In memory only; a restart measures them again.
-	OverTicks int       // consecutive calls with the load over the capacity
-	LastTick  time.Time // last call
-	Capacity  float64   // at the last call
-	Load      []float64 // smoothed offered rates, by tier
-	Admit     []float64 // last percentages, by tier
-	AdmitAt   time.Time // when they were last computed anew
+	OverTicks int             // consecutive calls with the load over the capacity
+	LastTick  time.Time       // last call
+	Capacity  float64         // at the last call
+	Load      []float64       // smoothed offered rates, by tier
+	LoadFor   []time.Duration // how long each was averaged over, a minute at most
+	Admit     []float64       // last percentages, by tier
+	AdmitAt   time.Time       // when they were last computed anew
 }
 
 // Decision is the zone and what it admits.
