@@ -100,6 +100,55 @@ func TestBatchersNeverLeaveOnPartialDataOrInARollout(t *testing.T) {
 	}
 }
 
+// Over random loads, with noise, rollouts and reports that go missing: never below min or above max, one fewer at
+// a time and a window apart, never fewer on partial data or in a rollout, and never more than the measured rate
+// asks for, or has asked for two scrapes before.
+func TestBatcherPropertiesOverRandomTraces(t *testing.T) {
+	for seed := range uint64(60) {
+		r := rand.New(rand.NewPCG(seed, 29))
+		p := testBatchers()
+		p.Min = 1 + r.IntN(3)
+		p.Max = p.Min + r.IntN(20)
+		p.PerBatcher = 200 + 8000*r.Float64()
+		p.DownWindow = time.Duration(30+r.IntN(900)) * time.Second
+		rate := randomTrace(r, float64(p.Max)*p.PerBatcher*1.3)
+		current := p.Min + r.IntN(p.Max-p.Min+1)
+		var s BatcherState
+		spoilt, lastDown := 0, -time.Hour
+		for at := time.Duration(0); at < 3*time.Hour; at += tick {
+			o := BatcherObservation{Complete: true, Sources: current, Offered: rate(at) * (1 + 0.05*(2*r.Float64()-1)), Current: current}
+			if spoilt == 0 && r.IntN(200) == 0 {
+				spoilt = 1 + r.IntN(100)
+			}
+			if spoilt > 0 {
+				spoilt--
+				switch seed % 3 {
+				case 0:
+					o.Complete, o.Sources, o.Offered = false, 0, 0
+				case 1:
+					o.Complete = false
+				case 2:
+					o.Rolling = true
+				}
+			}
+			var d BatcherDecision
+			d, s = BatcherReplicas(epoch.Add(at), p, o, s)
+			switch {
+			case d.Desired < p.Min || d.Desired > p.Max || d.Reason == "" || !numbered.MatchString(d.Message):
+				t.Fatalf("seed %d at %s: min %d, max %d: %+v", seed, at, p.Min, p.Max, d)
+			case d.Desired > current && float64(d.Desired-1)*p.PerBatcher >= o.Offered:
+				t.Fatalf("seed %d at %s: %d batchers of %.0f/s for %.0f/s", seed, at, d.Desired, p.PerBatcher, o.Offered)
+			case d.Desired < current && (d.Desired != current-1 || at-lastDown < p.DownWindow || !o.Complete || o.Rolling || float64(d.Desired)*p.PerBatcher < o.Offered):
+				t.Fatalf("seed %d at %s: from %d to %d at %.0f/s, %s after the last, window %s, %+v", seed, at, current, d.Desired, o.Offered, at-lastDown, p.DownWindow, o)
+			}
+			if d.Desired < current {
+				lastDown = at
+			}
+			current = d.Desired
+		}
+	}
+}
+
 func TestFillWarning(t *testing.T) {
 	tests := []struct {
 		name string

@@ -34,6 +34,8 @@ type plant struct {
 	made      int
 	coldStart time.Duration // as it really is
 	room      int           // pods that find a node; 0 for all
+	drain     time.Duration // from being told to leave to being gone
+	leaving   []time.Time   // when those that drain are gone
 
 	offered  func(t time.Duration) float64
 	queue    func(offered, mu float64) int // nil: none while the load can be carried, 400 ms of it otherwise
@@ -96,6 +98,8 @@ func (f *plant) look() Observation {
 		}
 		o.Workers = append(o.Workers, Worker{Name: p.name, Pending: p.pending || age < f.coldStart})
 	}
+	f.leaving = slices.DeleteFunc(f.leaving, func(t time.Time) bool { return !t.After(f.now) })
+	o.Draining = len(f.leaving)
 	o.Offered = f.offered(f.now.Sub(epoch))
 	mu := carries * float64(o.Ready)
 	if f.queue != nil {
@@ -129,6 +133,7 @@ func (f *plant) step() Decision {
 	}
 	for _, v := range d.Victims {
 		f.pods = slices.DeleteFunc(f.pods, func(p plantPod) bool { return p.name == v })
+		f.leaving = append(f.leaving, f.now.Add(f.drain))
 	}
 	f.now = f.now.Add(tick)
 	return d

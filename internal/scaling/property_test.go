@@ -1,10 +1,15 @@
 package scaling
 
 import (
+	"math"
 	"math/rand/v2"
+	"regexp"
 	"testing"
 	"time"
 )
+
+// numbered is a message with a number in it.
+var numbered = regexp.MustCompile(`\d`)
 
 // TestPropertiesOverRandomTraces drives fleets through hours of random load, with noise, rollouts, reports
 // that go missing and nodes that have no room, and holds every change against the rules.
@@ -23,6 +28,7 @@ func TestPropertiesOverRandomTraces(t *testing.T) {
 		if r.IntN(3) == 0 {
 			f.room = 1 + r.IntN(p.Max)
 		}
+		f.drain = time.Duration(r.IntN(2*int(p.DownWindow.Seconds()))) * time.Second // some still leave when the next could
 		f.offered = randomTrace(r, float64(p.Max)*carries*1.3)
 		f.noise = func() float64 { return 1 + 0.05*(2*r.Float64()-1) }
 		spoilt := 0
@@ -55,8 +61,8 @@ func TestPropertiesOverRandomTraces(t *testing.T) {
 			if d.Desired < p.Min || d.Desired > p.Max {
 				t.Fatalf("seed %d: %d workers, min %d, max %d", seed, d.Desired, p.Min, p.Max)
 			}
-			if d.Reason == "" || d.Message == "" || d.CapacityReason == "" {
-				t.Fatalf("seed %d: a decision without a reason: %+v", seed, d)
+			if d.Reason == "" || d.CapacityReason == "" || !numbered.MatchString(d.Message) && d.Reason != ReasonMetricsIncomplete {
+				t.Fatalf("seed %d: a decision without a reason or without its numbers: %+v", seed, d)
 			}
 			if d.Desired > before && last.Sources == 0 {
 				t.Fatalf("seed %d: scaled up on nothing: %+v", seed, d)
@@ -72,7 +78,7 @@ func TestPropertiesOverRandomTraces(t *testing.T) {
 				t.Fatalf("seed %d at %s: %d left at once", seed, at, before-d.Desired)
 			case at-lastDown < p.DownWindow:
 				t.Fatalf("seed %d at %s: a second removal %s after the first, window %s", seed, at, at-lastDown, p.DownWindow)
-			case !last.Complete || last.Sources == 0 || last.Rolling || last.Starting > 0 || last.Unschedulable > 0:
+			case !last.Complete || last.Sources == 0 || last.Rolling || last.Starting > 0 || last.Unschedulable > 0 || last.Draining > 0:
 				t.Fatalf("seed %d at %s: removed one while %+v", seed, at, last)
 			case len(d.Victims) != 1 || d.Victims[0] != f.state.Victim:
 				t.Fatalf("seed %d at %s: victims %v, state %q", seed, at, d.Victims, f.state.Victim)
@@ -110,6 +116,91 @@ func TestRestartAtAnyInstant(t *testing.T) {
 			// The up timer loses at most the backward steps of the restarted tick.
 			if plain[i] != restarted[min(i+1, len(plain)-1)] && plain[i] != restarted[i] && plain[i] != restarted[max(i-1, 0)] {
 				t.Fatalf("seed %d, tick %d: %d workers, with restarts %d", seed, i, plain[i], restarted[i])
+			}
+		}
+	}
+}
+
+// The same with everything that a pool may do, decision by decision: wherever a random trace has led, a new leader
+// that sees what the old one saw decides the same, except that it does not remove a worker yet, and that it waits
+// for a second scrape of its own where two in a row are asked for. It never does what the old one would not have.
+func TestANewLeaderDecidesTheSame(t *testing.T) {
+	var removals, waits, ups int
+	for seed := range uint64(16) {
+		r := rand.New(rand.NewPCG(seed, 21))
+		p := testPolicy()
+		p.Min, p.Max = 1, 2+r.IntN(30)
+		p.ColdStart = time.Duration(10+r.IntN(300)) * time.Second
+		p.DownWindow = time.Duration(30+r.IntN(300)) * time.Second
+		f := newPlant(p, p.Min+r.IntN(p.Max-p.Min+1))
+		f.coldStart = time.Duration(float64(p.ColdStart) * (0.3 + r.Float64()))
+		f.offered = randomTrace(r, float64(p.Max)*carries*1.2)
+		f.noise = func() float64 { return 1 + 0.05*(2*r.Float64()-1) }
+		var o Observation
+		f.observe = func(seen *Observation) { o = *seen }
+		for range 3600 {
+			at, before := f.now, f.state
+			plain := f.step()
+			fresh, after := Decide(at, p, o, before.Resumed())
+			switch {
+			case fresh.Desired == plain.Desired:
+				if plain.Desired > o.Current {
+					ups++
+				}
+			case plain.Desired < o.Current && fresh.Desired == o.Current:
+				removals++
+			case plain.Desired > o.Current && fresh.Desired == o.Current && (plain.Reason == ReasonOverCapacity || plain.Reason == ReasonQueuePersistent):
+				waits++
+				if again, _ := Decide(at.Add(tick), p, o, after); again.Desired != plain.Desired {
+					t.Fatalf("seed %d at %s: %d workers (%s), a new leader a scrape later %d (%s)", seed, at.Sub(epoch), plain.Desired, plain.Message, again.Desired, again.Message)
+				}
+			default:
+				t.Fatalf("seed %d at %s: %d → %d (%s), a new leader → %d (%s)", seed, at.Sub(epoch), o.Current, plain.Desired, plain.Message, fresh.Desired, fresh.Message)
+			}
+		}
+	}
+	if removals == 0 || waits == 0 || ups == 0 {
+		t.Errorf("%d removals put off, %d second scrapes, %d scale-ups alike: the traces show too little", removals, waits, ups)
+	}
+}
+
+// Any fleet, any step to 2x to 4x, a second one 30 s later, any cold start, with and without noise: each step
+// is answered by one change to the number that the load needs, within two scrapes, and nothing follows until the
+// workers have come.
+func TestAnyStepIsAnsweredOnceAndRight(t *testing.T) {
+	for seed := range uint64(100) {
+		r := rand.New(rand.NewPCG(seed, 23))
+		p := testPolicy()
+		p.Max = 1000
+		p.ColdStart = time.Duration(60+r.IntN(1200)) * time.Second
+		n := 2 + r.IntN(40)
+		f := newPlant(p, n)
+		if r.IntN(2) == 0 {
+			f.queue = func(_, _ float64) int { return 0 } // admission keeps it short
+		}
+		noise := 0.05 * float64(r.IntN(2))
+		f.noise = func() float64 { return 1 + noise*(2*r.Float64()-1) }
+		base := (0.55 + 0.2*r.Float64()) * float64(n) * carries
+		first, second := 2+2*r.Float64(), 1.8+2*r.Float64()
+		const at, later = time.Minute, 90 * time.Second
+		f.offered = func(d time.Duration) float64 {
+			switch {
+			case d < at:
+				return base
+			case d < later:
+				return base * first
+			}
+			return base * first * second
+		}
+		f.run(at + p.ColdStart - 2*tick)
+		if len(f.changes) != 2 || f.changes[0].at > at+tick || f.changes[0].at < at || f.changes[1].at > later+tick || f.changes[1].at < later {
+			t.Fatalf("seed %d: %d workers, cold start %s, x %.2f and x %.2f: %+v", seed, n, p.ColdStart, first, second, f.changes)
+		}
+		for i, rate := range []float64{base * first, base * first * second} {
+			// A sample that is 5 % off, and the queue's own share of the demand, at most one second of the load.
+			least, most := rate*(1-noise)/carries/0.75, (rate*(1+noise)+rate/p.ColdStart.Seconds())/carries/0.75
+			if to := float64(f.changes[i].to); to < math.Floor(least) || to > math.Ceil(most) {
+				t.Errorf("seed %d: %.0f workers for %.0f/s, want %.1f to %.1f", seed, to, rate, least, most)
 			}
 		}
 	}
