@@ -65,6 +65,7 @@ func parse(args []string) (config, error) {
 		c.options.Failures = append(c.options.Failures, x)
 		return err
 	})
+	f.Float64Var(&c.options.RerouteFailsPercent, "reroute-fails", 0, "percent of the requests handed to another pool (degrade) that get no answer there")
 	f.StringVar(&c.output, "o", "text", "text or json")
 	f.StringVar(&c.csv, "csv", "", "write the time series to this `file`")
 	f.StringVar(&c.picture, "picture", "", "draw the run into this PNG `file`")
@@ -89,6 +90,8 @@ func parse(args []string) (config, error) {
 		return c, errors.New("durations must not be negative")
 	case c.options.JitterPercent < 0 || c.options.JitterPercent >= 100:
 		return c, errors.New("-jitter must be at least 0 and below 100")
+	case !(c.options.RerouteFailsPercent >= 0 && c.options.RerouteFailsPercent <= 100):
+		return c, errors.New("-reroute-fails must be 0 to 100")
 	}
 	return c, nil
 }

@@ -7,6 +7,8 @@ import (
 	"image/png"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -19,6 +21,10 @@ metadata: {name: llm-v1}
 spec:
   model: llm-v1
   workers: {coldStart: 20s}
+  tiers:
+  - {name: enterprise, shedding: Never}
+  - {name: paid}
+  - {name: free, shedding: First, reservedPercent: 2, degrade: {yellow: [{maxTokens: 100}, {reroute: {pool: llm-small, model: s}}]}}
 ---
 apiVersion: inference.sluice.dev/v1alpha1
 kind: InferenceTenant
@@ -45,7 +51,7 @@ func TestRun(t *testing.T) {
 	if err := run(args, &text); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"Pool llm-v1 under step,from=900,to=3000,at=20s", "enterprise", "worker-hours ($", "in hindsight", "zone      Green → ", "1 worker(s) lost", "2 → "} {
+	for _, want := range []string{"Pool llm-v1 under step,from=900,to=3000,at=20s", "enterprise", "worker-hours ($", "in hindsight", "zone      Green → ", "1 worker(s) lost", "2 → ", "free was degraded: ", "answered by another pool (reroute)", "note         tier free hands requests to pool llm-small"} {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("the text lacks %q:\n%s", want, text.String())
 		}
@@ -61,12 +67,20 @@ func TestRun(t *testing.T) {
 	if err := dec.Decode(&s); err != nil {
 		t.Fatal(err)
 	}
-	if s.Requests == 0 || len(s.Tiers) != 3 || len(s.Changes) == 0 || s.Cost.Simulated <= 0 || s.Tiers[1].Refused["quota_requests"] == 0 {
+	if s.Requests == 0 || len(s.Tiers) != 3 || len(s.Changes) == 0 || s.Cost.Simulated <= 0 || s.Tiers[1].Refused["quota_requests"] == 0 ||
+		s.Tiers[0].Degraded != nil || s.Tiers[2].Degraded["reroute"] == 0 || s.Tiers[2].Degraded["max_tokens"] == 0 || len(s.Notes) != 1 {
 		t.Errorf("%+v", s)
 	}
 
 	rows := readCSV(t, series)
-	if len(rows) != 61 || rows[0][1] != "offered_per_second" {
+	rerouted := 0.0
+	if c := slices.Index(rows[0], "free_reroute_per_second"); c > 0 {
+		for _, r := range rows[1:] {
+			x, _ := strconv.ParseFloat(r[c], 64)
+			rerouted += x
+		}
+	}
+	if len(rows) != 61 || rows[0][1] != "offered_per_second" || int(rerouted+0.5) != s.Tiers[2].Degraded["reroute"] || slices.Contains(rows[0], "paid_reroute_per_second") {
 		t.Errorf("%d rows of the time series, %v", len(rows), rows[0])
 	}
 	f, err := os.Open(drawn)
@@ -120,6 +134,7 @@ func TestWrongCommandLines(t *testing.T) {
 		{"-pool", pool, "-load", "steady"}, {"-pool", pool, "-load", "steady,rate=1", "-o", "xml"}, {"-pool", pool, "-load", "steady,rate=1", "more"},
 		{"-pool", pool, "-load", "steady,rate=1", "-duration", "1m", "-fail", "worker,at=2m"}, {"-pool", pool, "-load", "steady,rate=1", "-mix", "gold=1"},
 		{"-pool", pool, "-load", "steady,rate=1", "-rate", "-3"}, {"-pool", pool, "-load", "steady,rate=1", "-rate", "3", "-rate-scale", "2"},
+		{"-pool", pool, "-load", "steady,rate=1", "-reroute-fails", "101"},
 	} {
 		if err := run(args, &bytes.Buffer{}); err == nil {
 			t.Errorf("%q is taken", args)

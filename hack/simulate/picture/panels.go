@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"image/color"
 	"math"
+	"slices"
 	"time"
 
 	"sluice.dev/sluice/internal/zone"
@@ -30,13 +31,19 @@ func (d *drawing) rates(p panel) {
 	d.frame(p, "Requests per second", plain)
 	floor := []point{{plotLeft, p.y1}, {plotRight, p.y1}}
 	served := d.curve(p, func(c column) float64 { return min(c.served, c.offered) })
+	answered := d.curve(p, func(c column) float64 { return min(c.served+c.instead, c.offered) })
 	offered := d.curve(p, func(c column) float64 { return c.offered })
 	d.between(served, floor, faded(blue, 0.28))
-	d.between(offered, served, faded(crimson, 0.55))
+	d.between(answered, served, faded(violet, 0.45))
+	d.between(offered, answered, faded(crimson, 0.55))
 	d.line(offered, 1.3, ink)
 	capacity := d.steps(p, func(c column) float64 { return c.capacity })
 	d.dashed(capacity, 1.4, 7, 4, teal)
-	d.legend(p, key{dashes, teal, "capacity"}, key{solid, ink, "offered"}, key{area, faded(crimson, 0.55), "not served"}, key{area, faded(blue, 0.28), "served"})
+	keys := []key{{dashes, teal, "capacity"}, {solid, ink, "offered"}, {area, faded(crimson, 0.55), "not served"}}
+	if slices.ContainsFunc(d.cols, func(c column) bool { return c.instead > 0 }) {
+		keys = append(keys, key{area, faded(violet, 0.45), "answered instead"})
+	}
+	d.legend(p, append(keys, key{area, faded(blue, 0.28), "served"})...)
 }
 
 // latency: the p95 of what was served, against the strictest target.

@@ -12,6 +12,7 @@ import (
 
 	"sluice.dev/sluice/hack/simulate/report"
 	"sluice.dev/sluice/hack/simulate/sim"
+	"sluice.dev/sluice/internal/degrade"
 	"sluice.dev/sluice/internal/scaling"
 	"sluice.dev/sluice/internal/zone"
 )
@@ -84,11 +85,12 @@ func (p panel) y(v float64) float64 {
 }
 
 func (d *drawing) heading() {
-	offered, served := 0, 0
+	offered, served, instead := 0, 0, 0
 	p95 := 0.0
 	for _, t := range d.s.Tiers {
 		offered += t.Offered
 		served += t.Served
+		instead += t.Degraded[degrade.StepReroute] + t.Degraded[degrade.StepAnswer]
 		p95 = max(p95, t.P95)
 	}
 	d.text(plotLeft, 40, d.s.Pool, 22, true, left, ink)
@@ -98,6 +100,9 @@ func (d *drawing) heading() {
 		part = 100 * float64(served) / float64(offered)
 	}
 	line := fmt.Sprintf("%s requests, %.2f %% served, p95 at most %.0f ms in any tier", grouped(offered), math.Floor(part*100)/100, p95)
+	if instead > 0 {
+		line = fmt.Sprintf("%s requests, %.2f %% served, %s answered in another way, p95 at most %.0f ms in any tier", grouped(offered), math.Floor(part*100)/100, grouped(instead), p95)
+	}
 	line += fmt.Sprintf("   ·   %.2f worker-hours", d.s.Cost.Simulated)
 	if d.s.Cost.Hindsight > 0 && d.s.Cost.Fixed > 0 {
 		line += fmt.Sprintf(": %+.0f %% to the cheapest fleet in hindsight, %+.0f %% to a fixed one of %d", 100*(d.s.Cost.Simulated/d.s.Cost.Hindsight-1), 100*(d.s.Cost.Simulated/d.s.Cost.Fixed-1), d.s.Cost.Peak)

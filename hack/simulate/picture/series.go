@@ -11,6 +11,7 @@ import (
 type column struct {
 	from, to        time.Duration
 	offered, served float64       // requests/s
+	instead         float64       // the same, answered in the pool's stead
 	capacity        float64       // at the end
 	p95             time.Duration // the highest of its bins with enough requests
 	depth           int           // the highest
@@ -32,6 +33,7 @@ func columns(r *sim.Result, most int) []column {
 		for _, b := range part {
 			c.offered += float64(b.Offered)
 			c.served += float64(b.Served)
+			c.instead += float64(b.Instead)
 			c.capacity = b.Capacity
 			c.p95 = max(c.p95, b.P95)
 			c.depth = max(c.depth, b.Depth)
@@ -41,6 +43,7 @@ func columns(r *sim.Result, most int) []column {
 		seconds := max((c.to - c.from).Seconds(), 1e-9)
 		c.offered /= seconds
 		c.served /= seconds
+		c.instead /= seconds
 		cols = append(cols, c)
 	}
 	return cols

@@ -26,6 +26,11 @@ func CSV(out io.Writer, r *sim.Result) error {
 		"workers_ready", "workers_starting", "workers_pending", "workers_draining", "batchers", "capacity_per_second", "utilization"}
 	for _, t := range r.Tiers {
 		head = append(head, t.Name+"_offered_per_second", t.Name+"_served_per_second", t.Name+"_shed_per_second")
+		if t.Laddered {
+			for _, step := range sim.Steps {
+				head = append(head, t.Name+"_"+step+"_per_second")
+			}
+		}
 	}
 	if err := w.Write(head); err != nil {
 		return err
@@ -44,8 +49,13 @@ func CSV(out io.Writer, r *sim.Result) error {
 		}
 		row := []string{strconv.FormatFloat(b.At.Seconds(), 'f', -1, 64), rate(b.Offered), rate(b.Served), rate(b.Shed), ms(b.P50), ms(b.P95), strconv.Itoa(b.Depth), string(b.Zone),
 			strconv.Itoa(b.Ready), strconv.Itoa(b.Starting), strconv.Itoa(b.Pending), strconv.Itoa(b.Gone), strconv.Itoa(b.Batchers), fmt.Sprintf("%.1f", b.Capacity), utilization}
-		for _, t := range b.ByTier {
+		for i, t := range b.ByTier {
 			row = append(row, rate(t.Offered), rate(t.Served), rate(t.Shed))
+			if r.Tiers[i].Laddered {
+				for _, n := range t.Degraded {
+					row = append(row, rate(n))
+				}
+			}
 		}
 		if err := w.Write(row); err != nil {
 			return err

@@ -20,6 +20,9 @@ type Summary struct {
 	MeanPerSecond   float64 `json:"meanPerSecond"`
 	PeakPerSecond   float64 `json:"peakPerSecond"` // over 10 s
 
+	// Notes say what of the pool is not simulated, or not as it would be.
+	Notes []string `json:"notes,omitempty"`
+
 	Tiers   []Tier   `json:"tiers"`
 	Workers Workers  `json:"workers"`
 	Cost    Cost     `json:"workerHours"`
@@ -39,9 +42,13 @@ type Tier struct {
 	Served  int            `json:"served"`
 	Refused map[string]int `json:"refused"` // at once: 429, 503
 	Failed  map[string]int `json:"failed"`  // after waiting: 503, 504
-	P50     float64        `json:"p50Ms"`
-	P95     float64        `json:"p95Ms"`
-	P99     float64        `json:"p99Ms"`
+	// Degraded counts what the tier's ladder did, by step; a tier without a ladder has none. max_tokens and
+	// parameter made served requests cheaper; reroute and answer are requests that the pool neither served nor
+	// refused.
+	Degraded map[string]int `json:"degraded,omitempty"`
+	P50      float64        `json:"p50Ms"`
+	P95      float64        `json:"p95Ms"`
+	P99      float64        `json:"p99Ms"`
 	// LatePercent is the part of the served that took longer than the tier's latency target.
 	TargetMs    float64 `json:"latencyTargetMs"`
 	LatePercent float64 `json:"latePercent"`
@@ -90,14 +97,22 @@ func Summarize(r *sim.Result) Summary {
 	s := Summary{
 		Pool: r.Pool, Load: r.Load, DurationSeconds: r.Duration.Seconds(), Requests: r.Requests,
 		MeanPerSecond: round(float64(r.Requests)/r.Duration.Seconds(), 1), PeakPerSecond: round(peak(r), 1),
-		Holds: maps.Clone(r.Holds), Cost: costOf(r), LostWithBatcher: r.Lost,
+		Notes: r.Notes, Holds: maps.Clone(r.Holds), Cost: costOf(r), LostWithBatcher: r.Lost,
 	}
 	s.Cost.Simulated, s.Cost.Hindsight, s.Cost.Fixed = round(s.Cost.Simulated, 3), round(s.Cost.Hindsight, 3), round(s.Cost.Fixed, 3)
 	for i := range r.Tiers {
 		t := &r.Tiers[i]
 		ms := func(q float64) float64 { return round(t.Latency.Quantile(q).Seconds()*1000, 1) }
+		var degraded map[string]int
+		if t.Laddered {
+			degraded = map[string]int{}
+			for i, n := range t.Degraded {
+				degraded[sim.Steps[i]] = n
+			}
+		}
 		s.Tiers = append(s.Tiers, Tier{
-			Name: t.Name, Offered: t.Offered, Served: t.Served, Refused: t.Refused, Failed: t.Failed,
+			Degraded: degraded,
+			Name:     t.Name, Offered: t.Offered, Served: t.Served, Refused: t.Refused, Failed: t.Failed,
 			P50: ms(0.5), P95: ms(0.95), P99: ms(0.99),
 			TargetMs: t.Target.Seconds() * 1000, LatePercent: round(100*ratio(float64(t.Late), float64(t.Served)), 3),
 		})

@@ -6,6 +6,9 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"sluice.dev/sluice/hack/simulate/sim"
+	"sluice.dev/sluice/internal/degrade"
 )
 
 // Text writes the summary for people. A price a worker-hour of 0 leaves money out.
@@ -15,6 +18,7 @@ func (s Summary) Text(out io.Writer, price float64) error {
 	p.line("%s requests in %s: %s/s on average, %s/s at the peak", number(s.Requests), span(s.DurationSeconds), number(int(s.MeanPerSecond)), number(int(s.PeakPerSecond)))
 	p.line("")
 	s.tiers(p)
+	s.degraded(p)
 	p.line("")
 	w := s.Workers
 	p.line("workers      %d at first, %d to %d ready (%.1f on average); used %.0f %%, busy %.0f %%, %.0f requests a batch", w.First, w.Least, w.Most, w.MeanReady, w.UtilizationPercent, w.BusyPercent, w.MeanBatch)
@@ -23,6 +27,9 @@ func (s Summary) Text(out io.Writer, price float64) error {
 	p.line("zones        Green %.1f %%, Yellow %.1f %%, Red %.1f %% of the time; %s, %s written", z.GreenPercent, z.YellowPercent, z.RedPercent, plural(z.Changes, "change"), plural(z.Documents, "document"))
 	if s.LostWithBatcher > 0 {
 		p.line("lost         %s waited at a batcher that died", plural(s.LostWithBatcher, "request"))
+	}
+	for _, n := range s.Notes {
+		p.line("note         %s", n)
 	}
 	p.line("")
 	s.decisions(p)
@@ -47,6 +54,31 @@ func (s Summary) tiers(p *printer) {
 		fmt.Fprintf(tab, "%s\t%s\t%s\t%.0f ms\t%.0f ms\t%.0f ms\t%.0f ms\t%.2f %%\t%s\t%s\t\n", t.Name, number(t.Offered), number(t.Served), t.P50, t.P95, t.P99, t.TargetMs, t.LatePercent, number(shed), strings.Join(why, ", "))
 	}
 	_ = tab.Flush() // p keeps the error
+}
+
+// meaning is what a step of a ladder did, for people.
+var meaning = map[string]string{
+	degrade.StepMaxTokens: "served with fewer tokens", degrade.StepParameter: "served with a parameter switched",
+	degrade.StepReroute: "answered by another pool", degrade.StepAnswer: "got the static answer",
+}
+
+// degraded says what ladders did, a line for each tier that has one.
+func (s Summary) degraded(p *printer) {
+	for _, t := range s.Tiers {
+		if t.Degraded == nil {
+			continue
+		}
+		var did []string
+		for _, step := range sim.Steps {
+			if n := t.Degraded[step]; n > 0 {
+				did = append(did, fmt.Sprintf("%s %s (%s)", number(n), meaning[step], step))
+			}
+		}
+		if did == nil {
+			did = []string{"nothing"}
+		}
+		p.line("  %s was degraded: %s", t.Name, strings.Join(did, ", "))
+	}
 }
 
 func (s Summary) cost(price float64) string {

@@ -7,6 +7,7 @@ import (
 
 	"sluice.dev/sluice/hack/simulate/load"
 	"sluice.dev/sluice/internal/batching"
+	"sluice.dev/sluice/internal/degrade"
 	"sluice.dev/sluice/internal/quota"
 	"sluice.dev/sluice/internal/zone"
 )
@@ -30,6 +31,7 @@ type batcher struct {
 	own      zone.Decision
 	live     int
 	signal   *zone.Signal
+	beat     time.Time // last scrape of the operator
 	permille []int64
 	debt     []int64
 
@@ -43,7 +45,9 @@ type parked struct {
 	ticket batching.Ticket
 	at     time.Time
 	grant  quota.Grant
-	cost   quota.Cost
+	cost   quota.Cost // what it uses if it is served
+	zone   zone.Name  // that it was judged by
+	taken  []degrade.Taken
 }
 
 func (w *world) addBatcher() *batcher {
@@ -55,7 +59,7 @@ func (w *world) addBatcher() *batcher {
 	tiers := len(w.doc.Tiers)
 	b.offered, b.permille, b.debt = make([]uint64, tiers), make([]int64, tiers), make([]int64, tiers)
 	b.recent = [2][]uint64{make([]uint64, tiers), make([]uint64, tiers)}
-	b.second = w.now
+	b.second, b.beat = w.now, w.now
 	for i := range b.debt {
 		b.debt[i] = 999
 	}
@@ -100,7 +104,7 @@ func (b *batcher) die() {
 	b.w.membersChanged()
 }
 
-// take is the gateway's pipeline: quota, zone, then the batcher's feasibility.
+// take is the gateway's pipeline: quota, hours, zone, the tier's ladder, then the batcher's feasibility.
 func (b *batcher) take(tier int, who tenant, q load.Request) {
 	w := b.w
 	p := b.parked()
@@ -133,16 +137,18 @@ func (b *batcher) take(tier int, who tenant, q load.Request) {
 	}
 	b.count(tier)
 	w.rec.offer(tier)
+	p.zone = b.zone()
+	params := b.cheaper(p, tier, q)
 	if b.live > 0 && !b.pass(tier) {
-		reason := "shed"
+		reason := reasonShed
 		if w.doc.Tiers[tier].Background {
-			reason = "paused"
+			reason = reasonPaused
 		}
 		b.refuse(p, tier, reason)
 		return
 	}
 	size := min(4*int(q.Prompt), len(w.text), w.doc.Gateway.MaxInputBytes)
-	p.ticket.Request = batching.Request{Tier: tier, Flow: who.name, Input: w.text[:size], Arrival: w.now}
+	p.ticket.Request = batching.Request{Tier: tier, Flow: who.name, Input: w.text[:size], Params: params, Arrival: w.now}
 	p.ticket.Tag = p
 	if err := b.core.Enqueue(w.now, &p.ticket); err != nil {
 		b.refuse(p, tier, string(err.Cause))
@@ -162,13 +168,15 @@ func (b *batcher) parked() *parked {
 
 func (b *batcher) release(p *parked) {
 	p.ticket.Reset()
-	p.grant, p.cost = quota.Grant{}, quota.Cost{}
+	p.grant, p.cost, p.taken = quota.Grant{}, quota.Cost{}, nil
 	b.free = append(b.free, p)
 }
 
 func (b *batcher) refuse(p *parked, tier int, reason string) {
 	b.w.ledger.Settle(b.w.now, p.grant, quota.Cost{})
-	b.w.rec.refused(tier, reason)
+	if !b.instead(p, tier, reason) {
+		b.w.rec.refused(tier, reason)
+	}
 	b.release(p)
 }
 
@@ -178,10 +186,13 @@ func (b *batcher) done(t *batching.Ticket) {
 	w := b.w
 	if t.Err != nil {
 		w.ledger.Settle(w.now, p.grant, quota.Cost{})
-		w.rec.failed(t.Tier, string(t.Err.Cause))
+		if !b.instead(p, t.Tier, string(t.Err.Cause)) {
+			w.rec.failed(t.Tier, string(t.Err.Cause))
+		}
 	} else {
 		w.ledger.Settle(w.now, p.grant, p.cost)
 		w.rec.served(t.Tier, w.now.Sub(p.at))
+		w.rec.degraded(t.Tier, p.taken)
 	}
 	b.release(p)
 }

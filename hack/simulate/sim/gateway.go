@@ -49,9 +49,9 @@ func (b *batcher) look() {
 // join makes the gateway's percentages: the stricter of its own and the fleet's.
 func (b *batcher) join() {
 	admit := b.own.Admit
-	if b.signal != nil && b.signal.Reason != zone.ReasonNoCapacity {
-		fleet := make([]float64, len(b.signal.Tiers))
-		for i, t := range b.signal.Tiers {
+	if s := b.fleet(); s != nil {
+		fleet := make([]float64, len(s.Tiers))
+		for i, t := range s.Tiers {
 			fleet[i] = t.AdmitPercent
 		}
 		admit = zone.Stricter(admit, fleet)
@@ -62,6 +62,24 @@ func (b *batcher) join() {
 			b.permille[i] = int64(admit[i]*10 + 0.5)
 		}
 	}
+}
+
+// fleet is the zone document that holds, nil for none: one without capacity does not, for the gateway sees that
+// by itself, nor one of an operator that has been silent for too long where the pool says so.
+func (b *batcher) fleet() *zone.Signal {
+	if b.signal == nil || b.signal.Reason == zone.ReasonNoCapacity ||
+		b.w.doc.Gateway.StaleSignalOwnView && b.w.now.Sub(b.beat) > zone.StaleAfter {
+		return nil
+	}
+	return b.signal
+}
+
+// zone is the worse of the gateway's own zone and the fleet's.
+func (b *batcher) zone() zone.Name {
+	if s := b.fleet(); s != nil {
+		return zone.Worse(b.own.Name, s.Zone)
+	}
+	return b.own.Name
 }
 
 // hear takes a published zone document.
@@ -92,11 +110,7 @@ func (b *batcher) idle() bool {
 			offered += float64(b.recent[1][i])
 		}
 	}
-	n := b.own.Name
-	if b.signal != nil && b.signal.Reason != zone.ReasonNoCapacity {
-		n = zone.Worse(n, b.signal.Zone)
-	}
-	return zone.Idle(n, offered, snap.MuShare)
+	return zone.Idle(b.zone(), offered, snap.MuShare)
 }
 
 // pass admits the tier's share, evenly spread.

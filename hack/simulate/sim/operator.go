@@ -83,6 +83,7 @@ func (op *operator) observe() seen {
 			o.scaling.Missing = append(o.scaling.Missing, b.name+" (no fresh report)")
 			continue
 		}
+		b.beat = w.now
 		snap := b.core.Snapshot(w.now)
 		next := scrape{w.now, slices.Clone(b.offered), snap.Batches, snap.Items, snap.Busy}
 		last, rated := b.seen, b.rated

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"sluice.dev/sluice/api/v1alpha1"
+	"sluice.dev/sluice/internal/degrade"
 	"sluice.dev/sluice/internal/scaling"
 	"sluice.dev/sluice/internal/zone"
 )
@@ -22,6 +23,7 @@ type Result struct {
 	Events   []Event
 	Holds    map[string]int // ticks by the reason of holding
 	Lost     int            // requests that a dying batcher held
+	Open     int            // requests that waited or ran when the simulation ended
 
 	GPUTime     time.Duration // held by workers, from their node on
 	Batches     int
@@ -34,6 +36,9 @@ type Result struct {
 	ZoneChanges int
 	ZoneTime    map[zone.Name]time.Duration
 	Published   int // zone documents
+
+	// Notes say what of the pool is not simulated, or not as it would be.
+	Notes []string
 }
 
 // TierResult is one tier's.
@@ -44,14 +49,18 @@ type TierResult struct {
 	Late    int            // served after the tier's latency target
 	Refused map[string]int // by reason, before anything was queued
 	Failed  map[string]int // by reason, after
-	Target  time.Duration
-	Latency Histogram
+	// Degraded is what the tier's ladder did: the steps that made a request cheaper are of served ones, those
+	// that answered it instead are of ones that the pool neither served nor refused.
+	Degraded StepCounts
+	Laddered bool // the tier has a ladder
+	Target   time.Duration
+	Latency  Histogram
 }
 
 // Bin is one step of the time series. Counts are of the bin, the rest is at its end.
 type Bin struct {
 	At                             time.Duration // its end
-	Offered, Served, Shed          int
+	Offered, Served, Shed, Instead int           // Instead: answered by another pool or with a static answer
 	ByTier                         []BinTier
 	P50, P95                       time.Duration // of those served in it
 	Depth                          int
@@ -62,7 +71,10 @@ type Bin struct {
 }
 
 // BinTier is one tier's part of a Bin.
-type BinTier struct{ Offered, Served, Shed int }
+type BinTier struct {
+	Offered, Served, Shed int
+	Degraded              StepCounts
+}
 
 // Change is one change of the number of workers or batchers.
 type Change struct {
@@ -101,7 +113,7 @@ func newRecorder(p *v1alpha1.InferencePool, d time.Duration) *recorder {
 		r.bin *= 2
 	}
 	for _, t := range p.Spec.Tiers {
-		r.res.Tiers = append(r.res.Tiers, TierResult{Name: t.Name, Target: t.LatencyTarget.Duration, Refused: map[string]int{}, Failed: map[string]int{}})
+		r.res.Tiers = append(r.res.Tiers, TierResult{Name: t.Name, Target: t.LatencyTarget.Duration, Refused: map[string]int{}, Failed: map[string]int{}, Laddered: t.Degrade != nil})
 	}
 	r.res.Pool = p.Name
 	r.res.Holds = map[string]int{}
@@ -138,6 +150,18 @@ func (r *recorder) served(tier int, d time.Duration) {
 	r.current.Served++
 	r.current.ByTier[tier].Served++
 	r.latencies = append(r.latencies, int32(d/(100*time.Microsecond)))
+}
+
+// degraded notes the steps that a ladder took for a request that got an answer.
+func (r *recorder) degraded(tier int, taken []degrade.Taken) {
+	for _, t := range taken {
+		i := slices.Index(Steps[:], t.Step)
+		r.res.Tiers[tier].Degraded[i]++
+		r.current.ByTier[tier].Degraded[i]++
+		if t.Step == degrade.StepReroute || t.Step == degrade.StepAnswer {
+			r.current.Instead++
+		}
+	}
 }
 
 func (r *recorder) batch(items int, d time.Duration) {
@@ -220,6 +244,9 @@ func (r *recorder) result(w *world) *Result {
 		}
 	}
 	r.res.ZoneTime[r.zone] += w.now.Sub(r.zoneSince)
+	for _, b := range w.batchers {
+		r.res.Open += b.core.Parked()
+	}
 	res := &r.res
 	res.Load, res.Duration, res.Requests = w.load.Name, w.load.Duration, len(w.load.Requests)
 	res.BinSize, res.GPUTime, res.Lost, res.Published = r.bin, r.gpuTime, r.lost, r.published

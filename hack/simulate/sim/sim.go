@@ -16,6 +16,7 @@ import (
 	"sluice.dev/sluice/hack/simulate/pool"
 	"sluice.dev/sluice/internal/batching"
 	"sluice.dev/sluice/internal/controller"
+	"sluice.dev/sluice/internal/degrade"
 	"sluice.dev/sluice/internal/poolspec"
 	"sluice.dev/sluice/internal/quota"
 	"sluice.dev/sluice/internal/wire"
@@ -51,6 +52,8 @@ type Options struct {
 	Workers  int
 	Seed     uint64
 	Failures []Failure
+	// RerouteFailsPercent is how many of the requests that a ladder hands to another pool get no answer there.
+	RerouteFailsPercent float64
 }
 
 // world is the state of a simulation.
@@ -72,8 +75,9 @@ type world struct {
 	nodes    nodes
 	op       operator
 
-	hours   []*zone.Hours // by tier, nil: always
-	tenants [][]tenant    // by tier
+	hours   []*zone.Hours      // by tier, nil: always
+	ladders []*degrade.Ladders // by tier, nil: none
+	tenants [][]tenant         // by tier
 	ledger  *quota.Ledger
 	text    string        // inputs are cut from it
 	answers []wire.Result // what a worker answers, long enough for any batch
@@ -143,6 +147,7 @@ func Run(set pool.Set, l load.Load, opt Options) (*Result, error) {
 		rng:     rand.New(rand.NewPCG(opt.Seed, 0x776f726c64)),
 		rec:     newRecorder(set.Pool, l.Duration),
 		tenants: tenantsOf(set),
+		ladders: degrade.Of(doc),
 		text:    strings.Repeat("0123456789abcde ", 4096), // 64 KiB
 		answers: make([]wire.Result, doc.Batching.MaxSize),
 	}
@@ -170,7 +175,9 @@ func Run(set pool.Set, l load.Load, opt Options) (*Result, error) {
 	}
 	w.begin()
 	w.run(l.Requests, epoch.Add(l.Duration))
-	return w.rec.result(w), nil
+	res := w.rec.result(w)
+	res.Notes = notes(set, opt)
+	return res, nil
 }
 
 // begin is a pool that has been up for long: workers and batchers are Ready, the operator looks at it.
