@@ -232,6 +232,8 @@ func FuzzQuotaQuestions(f *testing.F) {
 		`{"asks":[{"tenant":"a","limits":{"tokens_per_minute":10},"cost":{"requests":1,"tokens":3}}]}`,
 		`{"asks":[{"tenant":"a","tier":"free","tier_limits":{"requests_per_minute":17592186044416},"pool_limits":{"tokens_per_minute":1},"cost":{"requests":1}}]}`,
 		`{"asks":[{},{"tenant":"b"}],"settles":[{"grant":{"tenant":"a","pool":true,"cost":{"tokens":3},"slot":1},"used":{"tokens":9223372036854775807}}]}`, `{`, `null`,
+		`{"Asks":[{"Cost":{"requests":1,"requests":2}}],"asks":[{},{}]}`, `{"asks":[{"tier_limits":{"requests_per_minute":1},"cost":{"requests":1}}]}`,
+		"{\"asks\":[{\"tenant\":\"\x92\",\"limits\":{\"requests_per_minute\":1},\"cost\":{\"requests\":1}},{\"tenant\":\"\ufffd\"}]}",
 	} {
 		f.Add([]byte(s))
 	}

@@ -82,6 +82,7 @@ func FuzzDecode(f *testing.F) {
 	doc, _ := Encode(Default())
 	f.Add(doc)
 	f.Add(`{"version":1,"batching":{"maxWait":"1h"}}`)
+	f.Add(`{"version":1,"tiers":[{"name":"a","degrade":{"red":[{"pool":"b","model":"m","tls":{"caFile":"/ca","serverName":"b"}}]}}]}`)
 	f.Fuzz(func(t *testing.T, s string) {
 		p, err := Decode(s)
 		if err != nil {
