@@ -31,8 +31,9 @@ func h2Post(window uint32) []byte {
 	return append(out, h2Frame(h2Headers, h2EndHeaders, 1, headers)...)
 }
 
-// h2Frames reads frames until the connection ends or a frame of the kind comes, and says which came.
+// h2Frames reads frames until the connection ends or a frame of the kind comes, for a minute at most, and says which came.
 func h2Frames(c net.Conn, until byte) (seen []byte) {
+	_ = c.SetReadDeadline(time.Now().Add(time.Minute))
 	head := make([]byte, 9)
 	for {
 		if _, err := io.ReadFull(c, head); err != nil {
