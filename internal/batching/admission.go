@@ -24,7 +24,7 @@ func (c *Core) share(at int64) float64 {
 
 // perWorker returns c = B/(S+g), items a second.
 func (c *Core) perWorker() float64 {
-	return float64(c.cfg.MaxSize) * 1e9 / float64(c.est.p50()+c.est.gap())
+	return float64(c.cfg.MaxSize) * 1e9 / float64(c.cycle())
 }
 
 // mu returns the capacity that this batcher can count on: its share of M*c, or what the others leave when
@@ -98,7 +98,7 @@ func (c *Core) admit(at int64, t *Ticket) *Error {
 // is passed by what comes to the others meanwhile. It is false when the tier gets nothing at all at this load.
 func (c *Core) predict(at int64, t *Ticket, mu float64) (int64, bool) {
 	c.countIdle(at)
-	base := c.est.p50() + c.est.gap()
+	base := c.cycle()
 	ahead, higher, floors, below := 0, 0.0, 0.0, false
 	for _, i := range c.order {
 		r := &c.tiers[i]
@@ -142,7 +142,7 @@ func (c *Core) waitFor(at int64, ahead int, higher, mu, floors float64) float64 
 	if len(c.frees) == 0 {
 		return math.Inf(1)
 	}
-	cycle := float64(c.est.p50()+c.est.gap()) / 1e9
+	cycle := float64(c.cycle()) / 1e9
 	slots := mu * cycle * (1 - floors) / float64(c.live) // of one worker, each time
 	round := slots * float64(len(c.frees))
 	net := round - higher*cycle

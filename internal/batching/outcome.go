@@ -180,7 +180,7 @@ type verdict struct {
 
 // spent says that t, whose batch has failed, has no attempt left or no time for one.
 func (c *Core) spent(at int64, t *Ticket) bool {
-	return t.attempts+1 > c.cfg.MaxRetries || at+c.est.p50()+c.est.gap() > t.deadline
+	return t.attempts+1 > c.cfg.MaxRetries || at+c.cycle() > t.deadline
 }
 
 // again puts t back for a second attempt, by itself, if it has one left and time for it.

@@ -33,6 +33,7 @@ type world struct {
 	late     int // run, but ended after the deadline
 	problems []string
 	onBatch  func(*Batch)
+	onDone   func(*Ticket)
 
 	beforeNext func()
 	on         map[*worker]bool // runs a batch
@@ -222,6 +223,9 @@ func (w *world) answered(t *Ticket) {
 	c := t.Tag.(*call)
 	if c.answers++; c.answers > 1 {
 		w.problem("%s answered %d times", t.ID, c.answers)
+	}
+	if w.onDone != nil {
+		w.onDone(t)
 	}
 	if t.Err != nil {
 		w.causes[t.Tier][t.Err.Cause]++

@@ -200,3 +200,42 @@ func TestParametersPerBatch(t *testing.T) {
 		t.Error(p)
 	}
 }
+
+// Under overload there is always a full batch of what most ask for. Those with other parameters, for whom none is ever
+// full, are served within their deadlines all the same, and it costs little.
+func TestRareParametersDoNotStarve(t *testing.T) {
+	cfg := testConfig()
+	cfg.ParamsMode = ParamsBatch
+	w := newWorld(cfg, 3, 5)
+	rare, starved := 0, 0
+	const run = 10 * time.Second
+	seven := 7
+	w.poisson(4000, run, func(i int) Request {
+		r := Request{}
+		if i%320 == 0 {
+			r.Params.MaxTokens = &seven
+		}
+		return r
+	})
+	w.onDone = func(x *Ticket) {
+		if x.Params.MaxTokens == nil {
+			return
+		}
+		rare++
+		if x.Err != nil {
+			starved++
+		}
+	}
+	w.run(run + 3*time.Second)
+	mean := float64(w.items) / float64(w.batches)
+	t.Logf("%d with other parameters were admitted, %d not served; batches of mean %.1f", rare, starved, mean)
+	if rare < 30 || starved > 0 {
+		t.Errorf("of %d requests with other parameters %d were admitted and not served", rare, starved)
+	}
+	if mean < 90 {
+		t.Errorf("batches of mean %.1f", mean)
+	}
+	for _, p := range append(w.problems, baseline(w.core)...) {
+		t.Error(p)
+	}
+}
