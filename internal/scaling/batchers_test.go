@@ -114,14 +114,11 @@ func TestBatcherPropertiesOverRandomTraces(t *testing.T) {
 		rate := randomTrace(r, float64(p.Max)*p.PerBatcher*1.3)
 		current := p.Min + r.IntN(p.Max-p.Min+1)
 		var s BatcherState
-		spoilt, lastDown := 0, -time.Hour
+		var spoilt spells
+		lastDown := -time.Hour
 		for at := time.Duration(0); at < 3*time.Hour; at += tick {
 			o := BatcherObservation{Complete: true, Sources: current, Offered: rate(at) * (1 + 0.05*(2*r.Float64()-1)), Current: current}
-			if spoilt == 0 && r.IntN(200) == 0 {
-				spoilt = 1 + r.IntN(100)
-			}
-			if spoilt > 0 {
-				spoilt--
+			if spoilt.now(r) {
 				switch seed % 3 {
 				case 0:
 					o.Complete, o.Sources, o.Offered = false, 0, 0

@@ -31,13 +31,9 @@ func TestPropertiesOverRandomTraces(t *testing.T) {
 		f.drain = time.Duration(r.IntN(2*int(p.DownWindow.Seconds()))) * time.Second // some still leave when the next could
 		f.offered = randomTrace(r, float64(p.Max)*carries*1.3)
 		f.noise = func() float64 { return 1 + 0.05*(2*r.Float64()-1) }
-		spoilt := 0
+		var spoilt spells
 		f.observe = func(o *Observation) {
-			if spoilt == 0 && r.IntN(200) == 0 {
-				spoilt = 1 + r.IntN(100)
-			}
-			if spoilt > 0 {
-				spoilt--
+			if spoilt.now(r) {
 				switch seed % 3 {
 				case 0:
 					o.Complete, o.Sources, o.Offered, o.Depth = false, 0, 0, 0
@@ -299,4 +295,19 @@ func TestAnIncompleteScrapeStartsTheDownWindowAgain(t *testing.T) {
 	if len(f.changes) != 1 {
 		t.Fatalf("changes: %+v", f.changes)
 	}
+}
+
+// spells are stretches of up to a hundred scrapes in which something is wrong, one scrape in two hundred begins one.
+type spells int
+
+// now says whether the next scrape is in one.
+func (s *spells) now(r *rand.Rand) bool {
+	if *s == 0 && r.IntN(200) == 0 {
+		*s = spells(1 + r.IntN(100))
+	}
+	if *s == 0 {
+		return false
+	}
+	*s--
+	return true
 }
