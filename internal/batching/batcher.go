@@ -30,13 +30,14 @@ type Batcher struct {
 	stop   context.CancelFunc
 	pool   sync.Pool // of *Ticket
 
-	mu      sync.Mutex
-	core    *Core
-	timer   *time.Timer
-	armed   time.Time     // when the timer fires, zero for not at all
-	drained chan struct{} // closed when a Drain may return; nil when nobody waits
-	closed  bool
-	batches sync.WaitGroup
+	mu       sync.Mutex
+	core     *Core
+	answered answered // under this lock: unlock hands them on
+	timer    *time.Timer
+	armed    time.Time     // when the timer fires, zero for not at all
+	drained  chan struct{} // closed when a Drain may return; nil when nobody waits
+	closed   bool
+	batches  sync.WaitGroup
 
 	poison atomic.Bool // some input is remembered: else nobody takes the lock to ask
 }
@@ -45,9 +46,45 @@ type Batcher struct {
 func NewBatcher(cfg Config, runner Runner) *Batcher {
 	b := &Batcher{runner: runner}
 	b.ctx, b.stop = context.WithCancel(context.Background())
-	b.core = NewCore(cfg, func(t *Ticket) { t.ready <- struct{}{} })
+	b.core = NewCore(cfg, func(t *Ticket) { b.answered.add(t) })
 	b.pool.New = func() any { return &Ticket{ready: make(chan struct{}, 1)} }
 	return b
+}
+
+// answered are tickets, in order, whose submitters do not know it yet.
+type answered struct{ first, last *Ticket }
+
+func (a *answered) add(t *Ticket) {
+	if a.last == nil {
+		a.first = t
+	} else {
+		a.last.next = t
+	}
+	a.last = t
+}
+
+// wake tells the submitters. A ticket is its submitter's from then on.
+func (a answered) wake() {
+	for t := a.first; t != nil; {
+		next := t.next
+		t.ready <- struct{}{}
+		t = next
+	}
+}
+
+// release looks for what must leave, lets go of the lock, starts it, and then wakes those who were answered under
+// the lock: a GPU waits for the one, and a hundred sleepers that want two processors can follow.
+func (b *Batcher) release(now time.Time) {
+	leaving := b.pump(now)
+	told := b.unlock()
+	b.start(leaving)
+	told.wake()
+}
+
+func (b *Batcher) unlock() (told answered) {
+	told, b.answered = b.answered, answered{}
+	b.mu.Unlock()
+	return told
 }
 
 // Submit implements Submitter.
@@ -57,14 +94,12 @@ func (b *Batcher) Submit(ctx context.Context, r Request) (Result, error) {
 	b.mu.Lock()
 	now := time.Now()
 	if err := b.core.Enqueue(now, t); err != nil {
-		b.mu.Unlock()
+		b.mu.Unlock() // nobody was answered
 		t.Reset()
 		b.pool.Put(t)
 		return Result{}, err
 	}
-	leaving := b.pump(now)
-	b.mu.Unlock()
-	b.start(leaving)
+	b.release(now)
 	select {
 	case <-t.ready:
 	case <-ctx.Done():
@@ -73,18 +108,12 @@ func (b *Batcher) Submit(ctx context.Context, r Request) (Result, error) {
 			cause = Expired
 		}
 		b.mu.Lock()
-		running := b.core.Cancel(t, cause)
-		if !running {
-			leaving = b.pump(time.Now())
-		}
-		b.mu.Unlock()
-		if !running {
-			b.start(leaving)
-		}
-		if running { // its batch still points to it: the garbage collector gets it
+		if b.core.Cancel(t, cause) { // its batch still points to it: the garbage collector gets it
+			b.mu.Unlock()
 			return Result{}, &Error{Cause: cause, Detail: "given up while its batch ran"}
 		}
-		<-t.ready // already there, whether it was cancelled or answered just before
+		b.release(time.Now())
+		<-t.ready // there or about to be, whether it was cancelled or answered just before
 	}
 	result, err := t.Result, t.Err
 	t.Reset()
@@ -119,6 +148,9 @@ func (b *Batcher) Poisoned(input string, params wire.Parameters) *Error {
 // for the lock and runs before it. Then the batch stood behind the hundred whose answers had just come: 2 ms and
 // more for one batch in ten under overload.
 func (b *Batcher) pump(now time.Time) (leaving *Batch) {
+	if b.closed {
+		b.core.FailAll(Draining, "this batcher has shut down")
+	}
 	last := &leaving
 	for !b.closed {
 		batch := b.core.Next(now)
@@ -152,7 +184,7 @@ func (b *Batcher) pump(now time.Time) (leaving *Batch) {
 func (b *Batcher) start(batch *Batch) {
 	for batch != nil {
 		next := batch.unchain()
-		go b.run(batch)
+		go b.run(batch, answered{})
 		batch = next
 	}
 }
@@ -161,38 +193,40 @@ func (b *Batcher) tick() {
 	b.mu.Lock()
 	b.armed = time.Time{}
 	leaving := b.pump(time.Now())
-	b.mu.Unlock()
+	told := b.unlock()
 	b.start(leaving.unchain())
-	b.run(leaving) // a timer's function has a goroutine of its own
+	b.run(leaving, told) // a timer's function has a goroutine of its own
 }
 
-// run runs a batch, and then the one for which its end made room: the worker waits for that.
-func (b *Batcher) run(batch *Batch) {
+// run runs a batch, and then the one for which its end made room: the worker waits for that. Those who were told are
+// woken once it is on its way.
+func (b *Batcher) run(batch *Batch, told answered) {
 	for batch != nil {
-		addr := batch.Worker
-		o := b.runner.Run(b.ctx, batch)
-		b.mu.Lock()
-		lost := !b.core.Finish(time.Now(), batch, o)
-		b.poison.Store(len(b.core.poisons.entries) > 0)
-		batch = b.settle()
-		b.mu.Unlock()
-		b.start(batch.unchain())
-		if lost {
-			if l, ok := b.runner.(LossListener); ok {
-				l.WorkerLost(addr)
-			}
+		if told.first != nil {
+			go told.wake() // begins when this goroutine has handed the batch to its connection and waits
 		}
-		b.batches.Done()
+		batch, told = b.runOne(batch)
 	}
+	told.wake()
 }
 
-// settle looks for what may leave after a change, as pump. The lock is held. It reads the clock again, so that
-// the time that the change took counts as gap.
-func (b *Batcher) settle() (leaving *Batch) {
-	if b.closed {
-		b.core.FailAll(Draining, "this batcher has shut down")
+// runOne runs a batch and returns the next one, if one can leave, and those who were answered.
+func (b *Batcher) runOne(batch *Batch) (next *Batch, told answered) {
+	defer b.batches.Done()
+	addr := batch.Worker
+	o := b.runner.Run(b.ctx, batch)
+	b.mu.Lock()
+	lost := !b.core.Finish(time.Now(), batch, o)
+	b.poison.Store(len(b.core.poisons.entries) > 0)
+	next = b.pump(time.Now()) // the time that Finish took counts as gap
+	told = b.unlock()
+	b.start(next.unchain())
+	if lost {
+		if l, ok := b.runner.(LossListener); ok {
+			l.WorkerLost(addr)
+		}
 	}
-	return b.pump(time.Now())
+	return next, told
 }
 
 // SetWorkers makes ids the set of workers. New ones get nothing until WorkerIdle was called for them.
@@ -244,9 +278,7 @@ func (b *Batcher) SetBatchers(ready int) {
 func (b *Batcher) with(f func(*Core, time.Time)) {
 	b.mu.Lock()
 	f(b.core, time.Now())
-	leaving := b.settle()
-	b.mu.Unlock()
-	b.start(leaving)
+	b.release(time.Now())
 }
 
 // WorkerView returns how the worker at addr looks ("" when unknown), since when, and its failures in a row.
@@ -270,9 +302,7 @@ func (b *Batcher) Drain(ctx context.Context) error {
 	b.core.Stop()
 	drained := make(chan struct{})
 	b.drained = drained
-	leaving := b.pump(time.Now())
-	b.mu.Unlock()
-	b.start(leaving)
+	b.release(time.Now())
 	select {
 	case <-drained:
 		return nil
@@ -295,8 +325,7 @@ func (b *Batcher) Close() {
 	if b.timer != nil {
 		b.timer.Stop()
 	}
-	b.settle()
-	b.mu.Unlock()
+	b.release(time.Now())
 	b.stop()
 	b.batches.Wait()
 }

@@ -40,7 +40,9 @@ type Ticket struct {
 	links                [kinds]links
 	urgentPos, expiryPos int32 // in the heaps, -1 for not there
 
-	ready chan struct{} // the Batcher's one-shot signal
+	// The Batcher's: its one-shot signal, and who is answered after this one.
+	ready chan struct{}
+	next  *Ticket
 }
 
 // Reset makes a done Ticket fit for another request.
