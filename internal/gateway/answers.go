@@ -240,8 +240,8 @@ func writeJSON(w http.ResponseWriter, status int, contentType string, v any) {
 	}
 	buf.Write(append(body, '\n'))
 	h := w.Header() // these names are canonical already
-	h["Content-Type"] = []string{contentType}
-	h["Content-Length"] = []string{strconv.Itoa(buf.Len())}
+	values := [...]string{contentType, strconv.Itoa(buf.Len())}
+	h["Content-Type"], h["Content-Length"] = values[:1:1], values[1:]
 	w.WriteHeader(status)
 	_, _ = w.Write(buf.Bytes()) // the client may be gone
 }

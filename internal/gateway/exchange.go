@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"sluice.dev/sluice/internal/batching"
@@ -48,6 +49,15 @@ type exchange struct {
 	result   batching.Result
 
 	trace *telemetry.Request // nil: not traced
+}
+
+// exchanges are used again: each is half a KiB, and one that was in use a moment ago is still in the processor's
+// caches. Nothing may keep an exchange beyond its request.
+var exchanges = sync.Pool{New: func() any { return new(exchange) }}
+
+func (x *exchange) free() {
+	*x = exchange{}
+	exchanges.Put(x)
 }
 
 // call is what a body asks for, whichever API it came by.

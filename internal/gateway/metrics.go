@@ -55,6 +55,7 @@ const (
 type metrics struct {
 	registry  *prometheus.Registry
 	requests  *prometheus.CounterVec
+	ok        []prometheus.Counter // of requests: served ones, by tier
 	duration  []prometheus.Observer
 	queueWait []prometheus.Observer
 	batchSize prometheus.Histogram
@@ -77,6 +78,7 @@ func newMetrics(g *Gateway) *metrics {
 	wait := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: metricQueueWait, Help: "Time that served requests waited for their batch.",
 		Buckets: []float64{.001, .005, .01, .02, .03, .04, .06, .1, .15, .2, .3, .5, .75, 1, 2, 5, 10, 60}}, []string{"tier"})
 	for _, t := range g.pool.Tiers {
+		m.ok = append(m.ok, m.requests.WithLabelValues(t.Name, "200", string(ReasonOK)))
 		m.duration = append(m.duration, duration.WithLabelValues(t.Name))
 		m.queueWait = append(m.queueWait, wait.WithLabelValues(t.Name))
 	}

@@ -37,7 +37,8 @@ var pipeline = []step{
 
 func (g *Gateway) newExchange(w http.ResponseWriter, r *http.Request, c codec) *exchange {
 	now := time.Now()
-	x := &exchange{w: w, r: r, codec: c, arrival: now, wall: now, id: newID()}
+	x := exchanges.Get().(*exchange)
+	*x = exchange{w: w, r: r, codec: c, arrival: now, wall: now, id: newID()}
 	x.caller.tier = -1
 	x.trace = g.reports.Tracer.Request(r, now)
 	w.Header().Set("X-Request-Id", x.id)
@@ -55,11 +56,14 @@ func (g *Gateway) serve(w http.ResponseWriter, r *http.Request, c codec) {
 	}
 	g.settle(x, ref)
 	g.answer(x, ref)
+	x.free()
 }
 
 // refuseRoute answers a request that no pipeline serves.
 func (g *Gateway) refuseRoute(w http.ResponseWriter, r *http.Request, c codec, ref *refusal) {
-	g.answer(g.newExchange(w, r, c), ref)
+	x := g.newExchange(w, r, c)
+	g.answer(x, ref)
+	x.free()
 }
 
 // answer writes what became of the request and reports it.
@@ -99,7 +103,11 @@ func (g *Gateway) readBody(x *exchange) *refusal {
 	_ = rc.SetReadDeadline(x.arrival.Add(g.bodyTimeout)) // not every test writer has one
 	buf := buffers.Get().(*bytes.Buffer)
 	defer freeBuffer(buf) // what the codec keeps of a body it copies
-	_, err := buf.ReadFrom(http.MaxBytesReader(x.w, x.r.Body, int64(g.pool.Gateway.MaxBodyBytes)))
+	body := x.r.Body
+	if x.r.ContentLength < 0 { // else net/http reads no more than that, and checkHeaders has seen it
+		body = http.MaxBytesReader(x.w, body, int64(g.pool.Gateway.MaxBodyBytes))
+	}
+	_, err := buf.ReadFrom(body)
 	if err != nil {
 		var tooLarge *http.MaxBytesError
 		switch {
