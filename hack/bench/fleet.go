@@ -17,6 +17,8 @@ import (
 // binaries are the programs under test.
 type binaries struct {
 	self, batcher, gateway, gpuworker string
+	// realtime says that workers run before everything else: each stands for a machine of its own.
+	realtime bool
 }
 
 // fleet is what one scenario runs against: batchers and workers, each a process.
@@ -60,7 +62,7 @@ func startFleet(ctx context.Context, s scenario, bin binaries, profile string) (
 	if s.hangUp > 0 && !s.separate {
 		f.starts = filepath.Join(f.dir, "starts")
 	}
-	if f.workers, err = startWorkers(ctx, s.workers, s.separate, bin.self, bin.gpuworker, f.starts); err != nil {
+	if f.workers, err = startWorkers(ctx, s.workers, s.separate, bin, f.starts); err != nil {
 		return nil, err
 	}
 	pool := benchPool(s.workers)

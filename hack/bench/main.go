@@ -59,6 +59,7 @@ func run(ctx context.Context, args []string) error {
 	gpuworker := fs.String("gpuworker", "", "worker for crash and churn; default: built from ./cmd/gpuworker")
 	profile := fs.String("cpu-profile", "", "let the batcher write a CPU profile of its life to this file (of the last run)")
 	seed := fs.Uint64("seed", 1, "seed of the arrivals; the n-th run uses seed+n")
+	realtime := fs.Bool("realtime", true, "give the simulated workers real-time priority, as they stand for other machines")
 	strict := fs.Bool("strict", false, "fail when a target is missed")
 	if err := fs.Parse(args); err != nil {
 		return err
@@ -77,6 +78,7 @@ func run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+	bin.realtime = *realtime
 	results, names := map[string]*result{}, []string{}
 	floors := map[float64][2]float64{}
 	var failed []error
@@ -133,10 +135,26 @@ func runScenario(ctx context.Context, s scenario, bin binaries, runs int, seed u
 	// Below this rate a floor would measure the runtime's housekeeping.
 	const leastRate = 1000
 	var rs []*result
+	compares := slices.ContainsFunc(s.targets, func(b bound) bool { return b.figure == cpuOverFloor })
 	for i := range runs {
+		var around func() (float64, error)
+		if compares {
+			var err error
+			if around, err = bracket(ctx, bin, s.rate, seed+uint64(i)); err != nil {
+				return nil, err
+			}
+		}
 		r, err := measure(ctx, s, bin, seed+uint64(i), profile)
 		if err != nil {
 			return nil, err
+		}
+		if compares {
+			f, err := around()
+			if err != nil {
+				return nil, err
+			}
+			r.FloorMicros = f
+			r.Derived[cpuOverFloor] = round(r.CPUMicros/f, 3)
 		}
 		rs = append(rs, r)
 	}
@@ -157,15 +175,34 @@ func runScenario(ctx context.Context, s scenario, bin binaries, runs int, seed u
 			}
 			floors[s.rate] = both
 		}
-		r.FloorMicros, r.ParkedFloorMicros = floors[s.rate][0], floors[s.rate][1]
-		r.Derived["cpu_over_floor"] = round(r.CPUMicros/r.FloorMicros, 3)
+		r.ParkedFloorMicros = floors[s.rate][1]
 		r.Derived["cpu_over_parked_floor"] = round(r.CPUMicros/r.ParkedFloorMicros, 3)
+		if !compares {
+			r.FloorMicros = floors[s.rate][0]
+			r.Derived[cpuOverFloor] = round(r.CPUMicros/r.FloorMicros, 3)
+		}
 	}
 	if base != nil {
 		r.Derived["p95_over_"+s.against+"_ms"] = round(r.P95Ms-base.P95Ms, 2)
 	}
 	r.Missed = missed(r, s.targets)
 	return r, nil
+}
+
+const cpuOverFloor = "cpu_over_floor"
+
+// bracket measures the bare handler now, and again when the function that it returns is called, and gives the mean: the
+// floor of what runs between. A machine that is shared is faster or slower from one minute to the next by more than the
+// target's distance, so a floor of another minute says little.
+func bracket(ctx context.Context, bin binaries, rate float64, seed uint64) (func() (float64, error), error) {
+	before, err := floor(ctx, bin, "bare", rate, seed)
+	if err != nil {
+		return nil, err
+	}
+	return func() (float64, error) {
+		after, err := floor(ctx, bin, "bare", rate, seed)
+		return round((before+after)/2, 2), err
+	}, nil
 }
 
 func choose(all []scenario, only string) ([]scenario, error) {

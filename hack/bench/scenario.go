@@ -70,7 +70,7 @@ func scenarios(long time.Duration) []scenario {
 	}
 	all := []scenario{
 		{name: "steady10k", about: "10,000/s on 13 workers", rate: 10000, workers: 13, tiers: steady,
-			targets: with(atMost("p95_ms", 128), atMost("p99_ms", 140), atMost("cpu_over_floor", 1.4))},
+			targets: with(atMost("p95_ms", 128), atMost("p99_ms", 140), atMost(cpuOverFloor, 1.4))},
 		{name: "steady5k", about: "5,000/s on 13 workers", rate: 5000, workers: 13, tiers: steady, targets: with(atMost("p95_ms", 122))},
 		{name: "steady2k", about: "2,000/s on 13 workers", rate: 2000, workers: 13, tiers: steady, targets: with()},
 		{name: "lonely", about: "5/s on 13 workers", rate: 5, workers: 13, tiers: steady, length: 30 * time.Second,
