@@ -43,6 +43,11 @@ type scenario struct {
 // take 0.2 s at 10,000/s; the zone signal needs two scrapes.
 const warmup = 5 * time.Second
 
+// ramp is the part of the warm-up in which the load grows to the scenario's rate. Begun at once, 10,000/s found a batcher
+// without memory, and the first second's queue opened thousands of connections more than the load needs: the steady
+// state then was that of 6,000 connections and not of 1,100, at 83 us of CPU a request in place of 65.
+const ramp = 2 * time.Second
+
 // mixed is the tier mix of overload: enterprise 20 %, paid 30 %, free 50 %.
 var mixed = []load.Tier{tier("enterprise", 20), tier("paid", 30), tier("free", 50)}
 

@@ -273,7 +273,9 @@ func (p *poisons) workers(ids []WorkerID) {
 	p.strikes, p.oldest = nil, 0
 }
 
-func clip(s string) string { return strings.Clone(strings.ToValidUTF8(s[:min(len(s), detailKept)], "")) }
+func clip(s string) string {
+	return strings.Clone(strings.ToValidUTF8(s[:min(len(s), detailKept)], ""))
+}
 
 // Poisoned answers an input that is known to fail the function, nil for every other. Enqueue asks it too; a
 // gateway asks before it counts the request as load.

@@ -46,6 +46,7 @@ type exchange struct {
 	grant    quota.Grant
 	levels   []quota.Level
 	deadline time.Time
+	writeBy  time.Time // when the server gives up writing the answer; zero: not bound yet
 	result   batching.Result
 
 	trace *telemetry.Request // nil: not traced
@@ -54,6 +55,12 @@ type exchange struct {
 // exchanges are used again: each is half a KiB, and one that was in use a moment ago is still in the processor's
 // caches. Nothing may keep an exchange beyond its request.
 var exchanges = sync.Pool{New: func() any { return new(exchange) }}
+
+// boundWriting ends the writing of the answer at t: a client that never reads holds nothing.
+func (x *exchange) boundWriting(t time.Time) {
+	x.writeBy = t
+	_ = http.NewResponseController(x.w).SetWriteDeadline(t) // not every test writer has one
+}
 
 func (x *exchange) free() {
 	*x = exchange{}

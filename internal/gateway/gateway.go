@@ -62,7 +62,8 @@ type Options struct {
 	// Pod, PodUID name the pod in Stats; empty outside Kubernetes.
 	Pod, PodUID string
 	// BodyTimeout bounds the reading of a body and WriteTimeout the writing of an answer, so that a client
-	// that never sends or never reads holds nothing. Zero: 10 s.
+	// that never sends or never reads holds nothing. Zero: 10 s. An answer that comes early has its request's
+	// deadline and WriteTimeout, at most twice WriteTimeout.
 	BodyTimeout, WriteTimeout time.Duration
 	// Log gets a sampled access log; nil discards.
 	Log *slog.Logger

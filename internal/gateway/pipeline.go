@@ -38,10 +38,10 @@ var pipeline = []step{
 func (g *Gateway) newExchange(w http.ResponseWriter, r *http.Request, c codec) *exchange {
 	now := time.Now()
 	x := exchanges.Get().(*exchange)
-	*x = exchange{w: w, r: r, codec: c, arrival: now, wall: now, id: newID()}
+	x.w, x.r, x.codec, x.arrival, x.wall, x.id = w, r, c, now, now, newID()
 	x.caller.tier = -1
 	x.trace = g.reports.Tracer.Request(r, now)
-	w.Header().Set("X-Request-Id", x.id)
+	w.Header()["X-Request-Id"] = []string{x.id} // the name is canonical already
 	return x
 }
 
@@ -73,9 +73,9 @@ func (g *Gateway) answer(x *exchange, ref *refusal) {
 	if ref != nil && ref.answer().status == statusClientClosed {
 		return // nobody reads it
 	}
-	// Not for each answer, but kept on the connection and moved every few seconds, it costs the same: finding it
-	// through the request's context misses the cache as often as this call does (2 us at 10,000/s).
-	_ = http.NewResponseController(x.w).SetWriteDeadline(time.Now().Add(g.writeTimeout)) // not every test writer has one
+	if now := x.arrival.Add(latency); x.writeBy.IsZero() || x.writeBy.Sub(now) > 2*g.writeTimeout {
+		x.boundWriting(now.Add(g.writeTimeout))
+	}
 	h := x.w.Header()
 	if ref == nil && x.degraded != nil {
 		g.countDegraded(x)
@@ -138,9 +138,11 @@ func (g *Gateway) checkPoison(x *exchange) *refusal {
 	return nil
 }
 
-// setExpiry fixes the deadline.
+// setExpiry fixes the deadline, and with it the time until which the answer can be written: now, while the connection
+// is in the processor's caches, it takes a quarter of what it would take before the answer (1.2 us at 10,000/s).
 func (g *Gateway) setExpiry(x *exchange) *refusal {
 	x.deadline = deadlineOf(x.arrival, g.pool.Tiers[x.caller.tier].Timeout.D(), x.clientTimeout, g.zone.serviceTime())
+	x.boundWriting(x.deadline.Add(g.writeTimeout))
 	return nil
 }
 

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -162,6 +163,32 @@ func TestKeptConnectionServesAgainAfterAPause(t *testing.T) {
 			}
 			time.Sleep(20 * time.Second)
 		}
+		_ = c.Close()
+	})
+}
+
+// A client that asks for leave to send its body (curl does, for large ones) gets it on a kept connection too, however
+// long ago the last answer's time to be written ended.
+func TestContinueOnAKeptConnection(t *testing.T) {
+	inServer(t, func(t *testing.T, r *rig, l *pipeListener) {
+		c := l.dial()
+		in := bufio.NewReader(c)
+		send(c, request(hello))
+		res, err := http.ReadResponse(in, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.Copy(io.Discard, res.Body)
+		time.Sleep(20 * time.Second)
+		send(c, "POST /v1/inference HTTP/1.1\r\nHost: x\r\nContent-Length: "+strconv.Itoa(len(hello))+"\r\nExpect: 100-continue\r\n\r\n")
+		if res, err = http.ReadResponse(in, nil); err != nil || res.StatusCode != 100 {
+			t.Fatalf("%v, %v, want leave to send the body", res, err)
+		}
+		send(c, hello)
+		if res, err = http.ReadResponse(in, nil); err != nil || res.StatusCode != 200 {
+			t.Fatalf("%v, %v", res, err)
+		}
+		_, _ = io.Copy(io.Discard, res.Body)
 		_ = c.Close()
 	})
 }
