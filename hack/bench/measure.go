@@ -39,7 +39,7 @@ func measure(ctx context.Context, s scenario, bin binaries, seed uint64, profile
 		length = 12 * time.Second
 	}
 	plan := load.Plan{
-		Targets: f.public, Schedule: load.Poisson([]load.Phase{{To: s.rate, For: ramp}, {From: s.rate, To: s.rate, For: warmup + length - ramp}}, seed),
+		Targets: f.public, Schedule: load.Poisson(s.phases(warmup + length), seed),
 		Tiers: s.tiers, GiveUp: s.giveUp, HangUp: s.hangUp, Warmup: warmup, Seed: seed,
 	}
 	left := &departures{}
