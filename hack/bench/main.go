@@ -80,11 +80,11 @@ func run(ctx context.Context, args []string) error {
 	}
 	bin.realtime = *realtime
 	results, names := map[string]*result{}, []string{}
-	floors := map[float64][2]float64{}
+	fl := &floors{bin: bin, runs: *runs, seed: *seed, known: map[float64][2]float64{}}
 	var failed []error
 	for _, s := range withCompared(chosen, scenarios(*soak)) {
 		fmt.Fprintf(os.Stderr, "%s: %s\n", s.name, s.about)
-		r, err := runScenario(ctx, s, bin, *runs, *seed, *profile, floors, results[s.against])
+		r, err := runScenario(ctx, s, bin, *runs, *seed, *profile, fl, results[s.against])
 		if err != nil {
 			if ctx.Err() != nil {
 				return ctx.Err()
@@ -129,57 +129,25 @@ func withCompared(chosen, all []scenario) []scenario {
 	return out
 }
 
-// runScenario runs a scenario several times, and the bare handler once for each rate. base is the result of the
-// scenario that it is compared with, or nil.
-func runScenario(ctx context.Context, s scenario, bin binaries, runs int, seed uint64, profile string, floors map[float64][2]float64, base *result) (*result, error) {
-	// Below this rate a floor would measure the runtime's housekeeping.
-	const leastRate = 1000
+// runScenario runs a scenario several times. base is the result of the scenario that it is compared with, or nil.
+func runScenario(ctx context.Context, s scenario, bin binaries, runs int, seed uint64, profile string, fl *floors, base *result) (*result, error) {
 	var rs []*result
-	compares := slices.ContainsFunc(s.targets, func(b bound) bool { return b.figure == cpuOverFloor })
 	for i := range runs {
-		var around func() (float64, error)
-		if compares {
-			var err error
-			if around, err = bracket(ctx, bin, s.rate, seed+uint64(i)); err != nil {
-				return nil, err
-			}
+		one := func() (*result, error) { return measure(ctx, s, bin, seed+uint64(i), profile) }
+		if slices.ContainsFunc(s.targets, func(b bound) bool { return b.figure == cpuOverFloor }) {
+			measured := one
+			one = func() (*result, error) { return fl.around(ctx, s.rate, seed+uint64(i), measured) }
 		}
-		r, err := measure(ctx, s, bin, seed+uint64(i), profile)
+		r, err := one()
 		if err != nil {
 			return nil, err
-		}
-		if compares {
-			f, err := around()
-			if err != nil {
-				return nil, err
-			}
-			r.FloorMicros = f
-			r.Derived[cpuOverFloor] = round(r.CPUMicros/f, 3)
 		}
 		rs = append(rs, r)
 	}
 	r := median(rs)
-	if s.rate >= leastRate && !s.soak {
-		if _, ok := floors[s.rate]; !ok {
-			var both [2]float64
-			for k, kind := range []string{"bare", "parked"} {
-				var fl []float64
-				for i := range runs {
-					f, err := floor(ctx, bin, kind, s.rate, seed+uint64(i))
-					if err != nil {
-						return nil, err
-					}
-					fl = append(fl, f)
-				}
-				both[k] = middle(fl)
-			}
-			floors[s.rate] = both
-		}
-		r.ParkedFloorMicros = floors[s.rate][1]
-		r.Derived["cpu_over_parked_floor"] = round(r.CPUMicros/r.ParkedFloorMicros, 3)
-		if !compares {
-			r.FloorMicros = floors[s.rate][0]
-			r.Derived[cpuOverFloor] = round(r.CPUMicros/r.FloorMicros, 3)
+	if s.rate >= leastFloorRate && !s.soak {
+		if err := fl.compare(ctx, r, s.rate); err != nil {
+			return nil, err
 		}
 	}
 	if base != nil {
@@ -187,22 +155,6 @@ func runScenario(ctx context.Context, s scenario, bin binaries, runs int, seed u
 	}
 	r.Missed = missed(r, s.targets)
 	return r, nil
-}
-
-const cpuOverFloor = "cpu_over_floor"
-
-// bracket measures the bare handler now, and again when the function that it returns is called, and gives the mean: the
-// floor of what runs between. A machine that is shared is faster or slower from one minute to the next by more than the
-// target's distance, so a floor of another minute says little.
-func bracket(ctx context.Context, bin binaries, rate float64, seed uint64) (func() (float64, error), error) {
-	before, err := floor(ctx, bin, "bare", rate, seed)
-	if err != nil {
-		return nil, err
-	}
-	return func() (float64, error) {
-		after, err := floor(ctx, bin, "bare", rate, seed)
-		return round((before+after)/2, 2), err
-	}, nil
 }
 
 func choose(all []scenario, only string) ([]scenario, error) {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"sluice.dev/sluice/hack/internal/child"
 	"sluice.dev/sluice/hack/loadgen/load"
 )
 
@@ -39,7 +38,7 @@ func measure(ctx context.Context, s scenario, bin binaries, seed uint64, profile
 		length = 12 * time.Second
 	}
 	plan := load.Plan{
-		Targets: f.public, Schedule: load.Poisson(s.phases(warmup + length), seed),
+		Targets: f.public, Schedule: load.Poisson(s.phases(warmup+length), seed),
 		Tiers: s.tiers, GiveUp: s.giveUp, HangUp: s.hangUp, Warmup: warmup, Seed: seed,
 	}
 	left := &departures{}
@@ -203,49 +202,4 @@ func endOverStart(rep *load.Report) float64 {
 		return 0
 	}
 	return round(end/start, 3)
-}
-
-// floor is the CPU of a bare handler (bare or parked: see serveBare) for each request at a rate, in microseconds.
-func floor(ctx context.Context, bin binaries, kind string, rate float64, seed uint64) (float64, error) {
-	addrs, err := child.FreeAddrs(1)
-	if err != nil {
-		return 0, err
-	}
-	addr := addrs[0]
-	p, err := child.Start(child.Command{Name: kind + " handler", Program: bin.self, Args: []string{kind, addr}})
-	if err != nil {
-		return 0, err
-	}
-	defer p.Kill()
-	if err := p.UntilOK(ctx, "http://"+addr+"/"); err != nil {
-		return 0, err
-	}
-	const settle, length = time.Second, 4 * time.Second
-	type reading struct {
-		cpu time.Duration
-		err error
-	}
-	readings := make(chan reading, 2)
-	go func() {
-		for _, d := range []time.Duration{settle, length} {
-			time.Sleep(d)
-			c, err := p.CPU()
-			readings <- reading{c, err}
-		}
-	}()
-	rep, err := load.Run(ctx, load.Plan{
-		Targets: []string{addr}, API: load.Echo, Seed: seed, Warmup: settle, Tiers: steady,
-		Schedule: load.Poisson([]load.Phase{{From: rate, To: rate, For: settle + length}}, seed),
-	})
-	if err != nil {
-		return 0, err
-	}
-	a, b := <-readings, <-readings
-	if err := firstError(a.err, b.err); err != nil {
-		return 0, err
-	}
-	if rep.Served == 0 {
-		return 0, fmt.Errorf("the %s handler answered none of %d requests", kind, rep.Sent)
-	}
-	return round((b.cpu-a.cpu).Seconds()*1e6/float64(rep.Served), 2), nil
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/pprof"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -110,6 +111,36 @@ func TestALonelyRequestIsNotHeldBack(t *testing.T) {
 		}
 		if d := time.Since(start); d != 100*time.Millisecond {
 			t.Fatalf("took %v, want the service time alone", d)
+		}
+	})
+}
+
+// Whoever was answered is woken after the next batch has left, not when that one is back.
+func TestAnswersDoNotWaitForTheNextBatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(100 * time.Millisecond)
+		c := testConfig()
+		c.MaxSize = 2
+		b := NewBatcher(c, f)
+		defer b.Close()
+		withWorkers(b, 1)
+		start := time.Now()
+		var took [6]time.Duration
+		var wg sync.WaitGroup
+		for i := range took {
+			wg.Go(func() {
+				if _, err := b.Submit(t.Context(), Request{ID: fmt.Sprint(i), Input: "x"}); err != nil {
+					t.Error(err)
+				}
+				took[i] = time.Since(start)
+			})
+		}
+		wg.Wait()
+		slices.Sort(took[:])
+		for i, d := range took { // the first leaves alone, as it finds the worker idle
+			if want := time.Duration((i+1)/2+1) * 100 * time.Millisecond; d != want {
+				t.Errorf("answer %d came after %v, its batch after %v", i, d, want)
+			}
 		}
 	})
 }

@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // start runs a shell script, which is gone at the end of the test.
@@ -113,6 +115,23 @@ func TestWhatProcSays(t *testing.T) {
 	}
 	if _, err := rssOf([]byte("Name:\tx\n")); err == nil {
 		t.Error("memory of a process that has none")
+	}
+}
+
+func TestRealtimeProcessesRunFirst(t *testing.T) {
+	p := start(t, `exec sleep 60`)
+	if err := p.Realtime(); errors.Is(err, os.ErrPermission) {
+		t.Skipf("needs CAP_SYS_NICE: %v", err)
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	attr, err := unix.SchedGetAttr(p.cmd.Process.Pid, 0)
+	if err != nil || attr.Policy != unix.SCHED_FIFO {
+		t.Errorf("its policy is %+v, %v", attr, err)
+	}
+	p.Kill()
+	if err := p.Realtime(); err == nil {
+		t.Error("no error for a process that is gone")
 	}
 }
 
