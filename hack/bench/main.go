@@ -51,7 +51,7 @@ func run(ctx context.Context, args []string) error {
 	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
 	only := fs.String("scenario", "", "run only these, separated by commas")
 	runs := fs.Int("runs", 1, "runs of each scenario; the figures are medians")
-	long := fs.Bool("long", false, "also run the soak")
+	long := fs.Bool("long", false, "also run the scenarios that are not of the data plane's limits (standalone gateways, quota), and the soak")
 	soak := fs.Duration("soak", 10*time.Minute, "length of the soak")
 	out := fs.String("o", "bin/bench.json", "where the figures go")
 	batcher := fs.String("batcher", "", "batcher to measure; default: built from ./cmd/batcher")
@@ -70,7 +70,7 @@ func run(ctx context.Context, args []string) error {
 	if !*long && !slices.Contains(strings.Split(*only, ","), "soak") {
 		*soak = 0
 	}
-	chosen, err := choose(scenarios(*soak), *only)
+	chosen, err := choose(scenarios(*soak), *only, *long)
 	if err != nil {
 		return err
 	}
@@ -157,9 +157,10 @@ func runScenario(ctx context.Context, s scenario, bin binaries, runs int, seed u
 	return r, nil
 }
 
-func choose(all []scenario, only string) ([]scenario, error) {
+// choose returns the scenarios that are named, or all but those that want to be named; with long, all.
+func choose(all []scenario, only string, long bool) ([]scenario, error) {
 	if only == "" {
-		return all, nil
+		return slices.DeleteFunc(slices.Clone(all), func(s scenario) bool { return s.named && !long }), nil
 	}
 	var names []string
 	for _, s := range all {

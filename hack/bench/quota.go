@@ -37,7 +37,7 @@ func quotaScenario() scenario {
 		list = append(list, fmt.Sprintf(`{"name":"tenant-%d","tier":"paid","limits":{"tokensPerMinute":%d}}`, i, quotaLimit))
 	}
 	return scenario{
-		name: "quota", about: "four small tenants and a big one, 14,000 tokens/min each under a shared 72,000, two gateways",
+		name: "quota", named: true, about: "four small tenants and a big one, 14,000 tokens/min each under a shared 72,000, two gateways",
 		rate: quotaTenants, workers: 2, batchers: 2, tiers: steady, drive: driveQuota,
 		tenants: "[" + strings.Join(list, ",") + "]",
 		pool:    func(p *poolspec.Pool) { p.Gateway.SharedLimits.TokensPerMinute = quotaShared },

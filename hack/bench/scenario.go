@@ -30,6 +30,7 @@ type scenario struct {
 	length   time.Duration // default 12 s
 	during   func(ctx context.Context, f *fleet) error
 	soak     bool // only with -long
+	named    bool // only with -long or by its name: make bench takes under five minutes
 	pool     func(*poolspec.Pool)
 	tenants  string // the file of --tenants; the batchers share their limits
 	// drive measures a scenario whose load is not the generator's. Nil: measure does.
@@ -88,18 +89,18 @@ func scenarios(long time.Duration) []scenario {
 		{name: "steady10k", about: "10,000/s on 13 workers", rate: 10000, grows: true, workers: 13, tiers: steady,
 			targets: with(atMost("p95_ms", 128), atMost("p99_ms", 140), atMost(cpuOverFloor, 1.4))},
 		{name: "steady5k", about: "5,000/s on 13 workers", rate: 5000, grows: true, workers: 13, tiers: steady, targets: with(atMost("p95_ms", 122))},
-		{name: "steady2k", about: "2,000/s on 13 workers", rate: 2000, grows: true, workers: 13, tiers: steady, targets: with()},
+		{name: "steady2k", named: true, about: "2,000/s on 13 workers", rate: 2000, grows: true, workers: 13, tiers: steady, targets: with()},
 		{name: "lonely", about: "5/s on 13 workers", rate: 5, workers: 13, tiers: steady, length: 30 * time.Second,
 			targets: with(atMost("p95_ms", ms(serviceTime)+8))},
 		overload("overload15", 1.5),
 		overload("overload20", 2),
 		{name: "replicas2", about: "10,000/s, two batchers share 13 workers", rate: 10000, grows: true, workers: 13, batchers: 2, tiers: steady, signal: true,
 			limitP95: func() time.Duration { return limit(.95, 5000, 6.5) }, targets: with(atMost("p95_ms", 150))},
-		{name: "gateway10k", about: "10,000/s on 13 workers through a standalone gateway", rate: 10000, grows: true, workers: 13, gateways: 1, tiers: steady,
+		{name: "gateway10k", named: true, about: "10,000/s on 13 workers through a standalone gateway", rate: 10000, grows: true, workers: 13, gateways: 1, tiers: steady,
 			against: "steady10k", targets: with(atMost("p95_over_steady10k_ms", 10))},
-		{name: "gateway5k", about: "5,000/s on 13 workers through a standalone gateway", rate: 5000, grows: true, workers: 13, gateways: 1, tiers: steady,
+		{name: "gateway5k", named: true, about: "5,000/s on 13 workers through a standalone gateway", rate: 5000, grows: true, workers: 13, gateways: 1, tiers: steady,
 			against: "steady5k", targets: with(atMost("p95_over_steady5k_ms", 10))},
-		{name: "gateway2k", about: "2,000/s on 13 workers through a standalone gateway", rate: 2000, grows: true, workers: 13, gateways: 1, tiers: steady,
+		{name: "gateway2k", named: true, about: "2,000/s on 13 workers through a standalone gateway", rate: 2000, grows: true, workers: 13, gateways: 1, tiers: steady,
 			against: "steady2k", targets: with(atMost("p95_over_steady2k_ms", 10))},
 		{name: "crash", about: "70 % load on 4 workers; one is killed in mid-batch, later another hangs", rate: .7 * capacity(4), workers: 4,
 			separate: true, tiers: steady, during: crash, targets: []bound{atMost("wrong_answers", 0), atMost("lost", 0)}},
