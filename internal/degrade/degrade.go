@@ -91,12 +91,11 @@ func (l Ladder) Cheaper(p *wire.Parameters, paramsMode string) (taken []Taken) {
 	return taken
 }
 
-// Helps says whether a request that the batcher refused or failed for a cause may be answered in another way:
-// where capacity was wanting, and not where the request or the batcher itself is at fault. One that the zone
-// shed always may.
-func Helps(c batching.Cause) bool {
-	switch c {
-	case batching.Infeasible, batching.QueueFull, batching.NoCapacity:
+// Helps says whether a request that the zone or the batcher refused or failed for a cause may be answered in another
+// way: where capacity was wanting, and not where the request or the batcher itself is at fault.
+func Helps(cause string) bool {
+	switch cause {
+	case zone.CauseShed, string(batching.Infeasible), string(batching.QueueFull), string(batching.NoCapacity):
 		return true
 	}
 	return false

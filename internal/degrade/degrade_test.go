@@ -97,8 +97,11 @@ func TestWhatALadderHelps(t *testing.T) {
 		batching.Infeasible: true, batching.QueueFull: true, batching.NoCapacity: true,
 		batching.InputFailed: false, batching.SecondFailure: false, batching.Draining: false, batching.Expired: false, batching.Cancelled: false,
 	} {
-		if Helps(c) != want {
+		if Helps(string(c)) != want {
 			t.Errorf("%s: %v", c, !want)
 		}
+	}
+	if !Helps(zone.CauseShed) || Helps(zone.CausePaused) {
+		t.Error("shed load may be answered in another way, paused background work waits")
 	}
 }

@@ -12,13 +12,14 @@ import (
 	"sluice.dev/sluice/internal/batching"
 	"sluice.dev/sluice/internal/quota"
 	"sluice.dev/sluice/internal/wire"
+	"sluice.dev/sluice/internal/zone"
 )
 
 // Reason is why a request was not served: the stable word in answers, logs and metrics.
 type Reason string
 
 // Reasons of the gateway itself. Those of the batcher (queue_full, infeasible, no_capacity, ...) are
-// batching's causes and appear unchanged.
+// batching's causes and appear unchanged, as do the zone's.
 const (
 	ReasonOK                   Reason = "ok"
 	ReasonInvalidJSON          Reason = "invalid_json"
@@ -48,8 +49,8 @@ const (
 	ReasonSharedRequests       Reason = "shared_quota_requests"
 	ReasonSharedTokens         Reason = "shared_quota_tokens"
 	ReasonHours                Reason = "outside_hours"
-	ReasonShed                 Reason = "shed"
-	ReasonPaused               Reason = "background_paused"
+	ReasonShed                 Reason = zone.CauseShed
+	ReasonPaused               Reason = zone.CausePaused
 	ReasonInternal             Reason = "internal"
 )
 

@@ -30,7 +30,7 @@ func (g *Gateway) degrade(x *exchange) *refusal {
 // the answer if nothing helps.
 func (g *Gateway) answerInstead(x *exchange, ref *refusal) *refusal {
 	l := g.ladders[x.caller.tier]
-	if l == nil || ref.reason != ReasonShed && !degrade.Helps(batching.Cause(ref.reason)) {
+	if l == nil || !degrade.Helps(string(ref.reason)) {
 		return ref
 	}
 	by, ok := l.In(x.zone).Instead(func(s poolspec.Step) bool { return g.reroute(x, s) })

@@ -5,6 +5,12 @@ import (
 	"time"
 )
 
+// Causes for which a zone refuses a request: stable words in answers, logs and metrics, beside batching's.
+const (
+	CauseShed   = "shed"              // the tier is admitted in part, or not at all
+	CausePaused = "background_paused" // background tiers wait for quieter times
+)
+
 // drain is the time in which Yellow and Red work off the queue: its items / drain is kept free of new ones.
 const drain = 10 * time.Second
 

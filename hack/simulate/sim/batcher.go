@@ -140,9 +140,9 @@ func (b *batcher) take(tier int, who tenant, q load.Request) {
 	p.zone = b.zone()
 	params := b.cheaper(p, tier, q)
 	if b.live > 0 && !b.pass(tier) {
-		reason := reasonShed
+		reason := zone.CauseShed
 		if w.doc.Tiers[tier].Background {
-			reason = reasonPaused
+			reason = zone.CausePaused
 		}
 		b.refuse(p, tier, reason)
 		return

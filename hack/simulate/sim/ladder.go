@@ -2,16 +2,9 @@ package sim
 
 import (
 	"sluice.dev/sluice/hack/simulate/load"
-	"sluice.dev/sluice/internal/batching"
 	"sluice.dev/sluice/internal/degrade"
 	"sluice.dev/sluice/internal/poolspec"
 	"sluice.dev/sluice/internal/wire"
-)
-
-// Reasons of the zone, in the gateway's words.
-const (
-	reasonShed   = "shed"
-	reasonPaused = "background_paused"
 )
 
 // Steps are the steps of a ladder in the order of TierResult and BinTier.
@@ -57,7 +50,7 @@ func (b *batcher) cheaper(p *parked, tier int, q load.Request) (set wire.Paramet
 func (b *batcher) instead(p *parked, tier int, reason string) bool {
 	w := b.w
 	l := w.ladders[tier]
-	if l == nil || reason != reasonShed && !degrade.Helps(batching.Cause(reason)) {
+	if l == nil || !degrade.Helps(reason) {
 		return false
 	}
 	by, ok := l.In(p.zone).Instead(w.otherPool)
