@@ -29,7 +29,7 @@ func TestABrokenRuleChangesTheOutput(t *testing.T) {
 		{"the share that is admitted", "internal/zone/admit.go", "left := f.mu - ", "left := f.mu/2 - "},
 		{"the order of the tiers", "internal/batching/form.go", "more := min(rest, g.tiers[i].n-c.quota[i])", "more := min(rest, g.tiers[i].n-c.quota[i], 40)"},
 		{"the refill of a bucket", "internal/quota/bucket.go", "uint64(b.rate))\n\tlo, carry := bits.Add64(lo, b.frac", "uint64(b.rate)*2)\n\tlo, carry := bits.Add64(lo, b.frac"},
-		{"whom a ladder helps", "internal/degrade/degrade.go", "case batching.Infeasible, batching.QueueFull, batching.NoCapacity:", "case batching.NoCapacity:"},
+		{"whom a ladder helps", "internal/degrade/degrade.go", "case zone.CauseShed, string(batching.Infeasible), string(batching.QueueFull),", "case zone.CausePaused,"},
 	} {
 		t.Run(tt.rule, func(t *testing.T) {
 			path := filepath.Join(root, tt.file)
