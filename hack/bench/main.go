@@ -59,7 +59,7 @@ func run(ctx context.Context, args []string) error {
 	gpuworker := fs.String("gpuworker", "", "worker for crash and churn; default: built from ./cmd/gpuworker")
 	profile := fs.String("cpu-profile", "", "let the batcher write a CPU profile of its life to this file (of the last run)")
 	seed := fs.Uint64("seed", 1, "seed of the arrivals; the n-th run uses seed+n")
-	realtime := fs.Bool("realtime", true, "give the simulated workers real-time priority, as they stand for other machines")
+	realtime := fs.Bool("realtime", true, "give the simulated workers real-time priority, as they stand for other machines (not where each is a process)")
 	strict := fs.Bool("strict", false, "fail when a target is missed")
 	if err := fs.Parse(args); err != nil {
 		return err

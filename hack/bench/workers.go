@@ -126,14 +126,14 @@ func (f *workerFleet) startOne(ctx context.Context, i int) error {
 	if err != nil {
 		return err
 	}
-	f.first(p)
 	f.processes[i] = p
 	return p.UntilOK(ctx, "http://"+f.addrs[i]+wire.PathReadyz)
 }
 
 // first lets a worker run before everything else, where that is allowed. On one machine with the rest of the benchmark
 // it would wait for a processor longer than for the network between two machines: with two processors 0.8 % of each
-// batch, which a fleet that is full loses.
+// batch, which a fleet that is full loses. Only where all workers are one process: of several, two whose garbage
+// collectors wait for a thread of their own have both processors for ever, as equals in real time do not take turns.
 func (f *workerFleet) first(p *child.Process) {
 	if !f.bin.realtime {
 		return
