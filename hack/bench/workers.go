@@ -95,7 +95,11 @@ func startWorkers(ctx context.Context, n int, separate bool, bin binaries, start
 	}
 	f := &workerFleet{addrs: addrs, bin: bin}
 	if !separate {
-		p, err := child.Start(child.Command{Name: "workers", Program: bin.self, Args: []string{"workers", strings.Join(addrs, ","), starts}})
+		var env []string
+		if bin.realtime { // one thread that runs Go at a time: it must not keep everybody from every processor
+			env = append(env, "GOMAXPROCS=1")
+		}
+		p, err := child.Start(child.Command{Name: "workers", Env: env, Program: bin.self, Args: []string{"workers", strings.Join(addrs, ","), starts}})
 		if err != nil {
 			return nil, err
 		}
